@@ -93,7 +93,7 @@ def build(
     Args:
         model: Q/DQ or float model: a file, a `ModelProto`, a `gs.Graph`, or the result of another call.
         out: folder for engine.plan, build.log, layers.txt and build.json; None writes no files.
-        shapes: shapes of dynamic inputs, one each or (smallest, usual, largest). A free dimension that is not given
+        shapes: shapes of dynamic inputs, one each or (smallest, usual, largest). A dynamic dimension that is not given
             takes its length from `samples`, or 1, and `notes` of the result say so.
         samples: samples whose shapes are the usual ones, as for `calibrate`.
         sm: GPU architectures ("86" is SM86); None uses those of the recipe.

@@ -94,7 +94,7 @@ def usual_shapes(
     """Propose a shape for every dynamic input of known rank. A symbol has the same length in all inputs.
 
     The batch is 1: the leading dimension, and the middle one of a recurrent state. The free height and width of a picture
-    (rank 4 with 1, 3 or 4 channels) are 224, every other free dimension is 128. A symbol that is a sum of others, as the mask
+    (rank 4 with 1, 3 or 4 channels) are 224, every other dynamic dimension is 128. A symbol that is a sum of others, as the mask
     of a decoder has it that continues a text ("past_sequence_length + sequence_length"), is as long as these together.
     `lengths_of` are lengths of symbols, which take precedence.
     """
@@ -123,7 +123,7 @@ def spell_shapes(shapes: Shapes) -> str:
 
 
 def batch_place(shape: Sequence[int | str]) -> int:
-    """Return the batch dimension: the first dimension, or the free dimension of a state [layers, batch, channels]."""
+    """Return the batch dimension: the first dimension, or the dynamic dimension of a state [layers, batch, channels]."""
     match tuple(shape):
         case (int(layers), str(), int()) if layers > 1:
             return 1

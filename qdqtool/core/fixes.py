@@ -1,4 +1,4 @@
-"""Edits of a Q/DQ model, slot by slot; changes by insertion, repair and searches."""
+"""Edits of a Q/DQ model, input by input; changes by insertion, repair and searches."""
 
 from __future__ import annotations
 

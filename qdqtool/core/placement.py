@@ -19,7 +19,7 @@ from qdqtool.core.tensors import INT8, DType, NamedFormat
 
 @dataclass(frozen=True, kw_only=True, slots=True, order=True)
 class Slot:
-    """A slot: input number `index` of the node named `node`."""
+    """One input of a node: the node's name and the number of the input."""
 
     node: str
     index: int
@@ -30,7 +30,7 @@ class Slot:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class QuantSpec:
-    """Storage format of the values of a slot.
+    """Storage format of the values of a node input.
 
     Attributes:
         format: the number format; artefacts call it "dtype".
@@ -53,7 +53,7 @@ class RequestOrVeto(str, Enum):
 
 
 class SlotKind(str, Enum):
-    """Kind of a slot's value: a run-time value or a constant."""
+    """Kind of a node input's value: a run-time value or a constant."""
 
     ACTIVATION = "activation"
     WEIGHT = "weight"

@@ -103,7 +103,7 @@ def _is_bias(view: GraphView, node: Node) -> bool:
 
 
 def _follow_axis(view: GraphView, node: Node, axis: int) -> int:
-    """Return the axis of a node's output that holds the columns; -1 if unknown.
+    """Return the axis of a node's output that holds the columns of a weight; -1 if unknown.
 
     If the columns were reshaped into several axes, it is the outermost of them.
     """
@@ -124,7 +124,7 @@ def _follow_axis(view: GraphView, node: Node, axis: int) -> int:
 
 
 def _parts(view: GraphView, picks: list[Node], axis: int) -> Iterator[str]:
-    """Yield the outputs of these picking nodes; nothing if a node picks along an axis other than `axis`."""
+    """Yield the outputs of nodes that pick parts along `axis`; nothing if a node picks along another axis."""
     if all(_picked_axis(view, pick) == axis for pick in picks):
         for pick in picks:
             yield from (name for name in pick.outputs if name)

@@ -19,7 +19,7 @@ from qdqtool.graph.view import Model
 
 
 class Edit:
-    """The nodes, constants, inputs and outputs of a model, open for changes.
+    """A model open for changes: its nodes, constants, inputs and outputs.
 
     A loop that changes nodes asks `readers` and `maker`, which follow every change made by `connect`, `rewire`, `write`,
     `redirect`, `add` and `remove`. `consumers` and `producers` are copies: they show the nodes as they were when asked.
@@ -170,7 +170,7 @@ class Edit:
                     self.connect(node, index, new)
 
     def _reading(self) -> dict[str, list[onnx.NodeProto]]:
-        """Return the nodes that read each tensor. Some of these nodes may have changed since and read another tensor now."""
+        """Return the nodes that read each tensor; nodes that changed since may read another tensor."""
         if self._readers is None:
             self._readers = {}
             for node in self.nodes:

@@ -53,7 +53,7 @@ Reading = tuple[str, int]
 
 
 def endings(view: GraphView, *, softmax: bool = True) -> dict[str, tuple[Reading, ...]]:
-    """Return, for each output, the node inputs to compare in its place; omit outputs that are compared unchanged.
+    """Return the node inputs to compare instead of each output; omit outputs that are compared unchanged.
 
     For a softmax, the result is the input of the softmax, unless `softmax` is False. For a softmax that is written as
     exponentials over their sum, it is the input of the node that subtracts the largest score, or of the exponential.
@@ -85,12 +85,12 @@ def endings(view: GraphView, *, softmax: bool = True) -> dict[str, tuple[Reading
 
 
 def is_chosen(view: GraphView, output: str) -> bool:
-    """Return True if an output holds values that the network selected, in the order of the selection."""
+    """Return True if an output holds values in an order that the network chose, such as the best boxes."""
     return not _parts(view, output) and bool(_find_choices(view, output))
 
 
 def in_front_of(view: GraphView, ops: AbstractSet[str]) -> tuple[str, ...]:
-    """Return the tensors at which the model must end so that none of these operators remains.
+    """Return the tensors at which the model must end to lose these operators.
 
     The result has the tensors from which outputs are selected, and all other outputs.
 
@@ -159,7 +159,7 @@ def returning_too(model: Model, tensors: Mapping[str, str]) -> Model:
 
 
 def _is_single(shape: tuple[int | str | None, ...] | None) -> bool:
-    """Return True if each sample is a single row of values."""
+    """Return True if each sample of an output is a single row of values."""
     return shape is not None and sum(dim != 1 for dim in shape[1:]) == 1
 
 
@@ -224,7 +224,7 @@ def _find_choices(view: GraphView, output: str) -> tuple[Reading, ...]:
 
 
 def _tail(view: GraphView, output: str) -> list[Node]:
-    """Return the nodes between the last layers and an output, in graph order."""
+    """Return the nodes between the last layers of a network and an output, in graph order."""
     tail: dict[str, Node] = {}
     left = [output]
     while left:
@@ -289,7 +289,7 @@ def _is_discrete(view: GraphView, tensor: str) -> bool:
 
 
 def _read(view: GraphView, reading: Reading) -> str:
-    """Return the tensor that a node reads at the given input."""
+    """Return the tensor that a node reads at this input."""
     return view.by_name[reading[0]].inputs[reading[1]]
 
 

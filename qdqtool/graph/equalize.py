@@ -113,7 +113,7 @@ def cross_layer(view: GraphView, among: Iterable[Scalable]) -> WeightChanges:
 
 
 def scale_tensors(view: GraphView, factors: Mapping[Scalable, Factors]) -> WeightChanges:
-    """Divide tensors by these factors: in the constants before a tensor if it has any, otherwise by a Mul before its consumers."""
+    """Divide tensors by these factors per channel: in constants before the tensor, or else by a Mul after it."""
     values: dict[str, NDArray[Any]] = {}
     inputs: list[ScaledInput] = []
     for scalable, each in factors.items():
@@ -134,7 +134,7 @@ def scaled_input(scalable: Scalable, factors: Factors) -> ScaledInput:
 
 
 def migration(amax: NDArray[Any], weights: NDArray[Any], strength: float) -> Factors:
-    """Return SmoothQuant's factors: the share `strength` of the spread of an activation's channels moves to the weights.
+    """Return SmoothQuant's factors: the share `strength` of the activation's channel spread moves to the weights.
 
     Args:
         amax: largest magnitude of every channel of the activation.
@@ -159,7 +159,7 @@ def behind(
     values: Mapping[str, NDArray[Any]] = MappingProxyType({}),
     most: int | None = None,
 ) -> NDArray[np.float64]:
-    """Return, per channel, the largest magnitude of the weights that multiply it, over all outputs or about `most` outputs.
+    """Return the largest magnitude of the weights that multiply each channel, over all outputs or about `most` outputs.
 
     `values` are constants that have changed.
     """
@@ -174,7 +174,7 @@ def read_energy(
     values: Mapping[str, NDArray[Any]] = MappingProxyType({}),
     most: int | None = None,
 ) -> NDArray[np.float64]:
-    """Return, per channel, the sum of squares of the weights that multiply it; arguments as for `behind`."""
+    """Return the sum of squares of the weights that multiply each channel; arguments as for `behind`."""
     energies = [_energy(_rows(view, values, r, most)) for r in scalable.readers]
     summed: NDArray[np.float64] = np.sum(energies, axis=0)
     return summed
@@ -189,7 +189,7 @@ def largest_in_front(view: GraphView, scalable: Scalable) -> NDArray[np.float64]
 
 
 def likely_in_front(view: GraphView, scalable: Scalable) -> NDArray[np.float64] | None:
-    """Estimate how large each channel is after the preceding layer, as `largest_in_front`; None if no layer is found.
+    """Estimate the relative size of channels from the nearest layer before a tensor; None if no layer is found.
 
     Activations between the layer and the tensor are ignored: a large channel stays large.
     """
@@ -218,7 +218,7 @@ def _likely(view: GraphView, first: tuple[str, int], *added: tuple[str, int]) ->
 def rescale_tensor(
     view: GraphView, values: dict[str, NDArray[Any]], scalable: Scalable, factors: Factors
 ) -> None:
-    """Divide a tensor by these factors in the constants around it.
+    """Divide the channels of a tensor by these factors, in the constants around it.
 
     Changes `values` in place, starting from the original constant if `values` does not have it.
     """
@@ -237,7 +237,7 @@ def weight_noise(
     energy: Factors,
     values: Mapping[str, NDArray[Any]] = MappingProxyType({}),
 ) -> float:
-    """Return the mean energy that rounding to 8 bits with a scale per output adds after the scaled layers.
+    """Return the energy that 8-bit rounding of the scaled layers' weights adds, with one scale per output.
 
     Args:
         view: the graph.
@@ -304,7 +304,7 @@ def _find_shared(view: GraphView, tensor: str) -> Scalable | None:
 
 
 def is_free(view: GraphView, scalable: Scalable) -> bool:
-    """Return True if scaling breaks no fusion. Either constants take the factors, or the Mul follows a pointwise node.
+    """Return True if scaling breaks no fusion: constants take the factors, or the Mul follows a pointwise node.
 
     A Mul after a convolution and its Relu or Clip would separate nodes that classic TensorRT fuses.
     """
@@ -328,7 +328,7 @@ def _input_channels(reader: WeightedLayer) -> int | None:
 
 
 def _source(view: GraphView, tensor: str, channels: int, *, of_pictures: bool) -> tuple[tuple[str, int], ...]:
-    """Return the constants to divide by factors in order to divide the tensor's channels; () if there are none."""
+    """Return the constants that scale a tensor's channels; () if there are none."""
     divided: list[tuple[str, int]] = []
     while (node := view.producer(tensor)) is not None and node.domain in STANDARD_DOMAINS:
         if node.outputs[0] != tensor:
@@ -364,7 +364,7 @@ def _source(view: GraphView, tensor: str, channels: int, *, of_pictures: bool) -
 def _of_gated(
     view: GraphView, node: Node, channels: int, *, of_pictures: bool
 ) -> tuple[tuple[str, int], ...]:
-    """Return the constants before one of the two computed tensors that a Mul multiplies.
+    """Return the constants that scale one factor of a Mul of two computed tensors, as in gated layers.
 
     Scaling one factor is enough, as in gated layers.
     """
@@ -377,7 +377,7 @@ def _of_gated(
 
 
 def _constant_side(view: GraphView, node: Node, channels: int) -> int | None:
-    """Return the input of an Add or Mul that is a vector of `channels` values without other consumers; None if none is."""
+    """Return the constant input of an Add or Mul that has `channels` values and no other consumer; else None."""
     if node.op not in ELEMENTWISE_SUMS:
         return None
     for side in (0, 1):
@@ -394,7 +394,7 @@ def _bias(node: Node) -> list[tuple[str, int]]:
 def _own(
     view: GraphView, names: list[tuple[str, int]], channels: int, layer: WeightedLayer
 ) -> tuple[tuple[str, int], ...]:
-    """Return a layer's constants if they have a value for every channel and no other consumer; otherwise ()."""
+    """Return the weight and bias of a layer if both have a value per channel and no other consumer; else ()."""
     (weight, axis), *biases = names
     if layer.shape[axis] != channels or len(view.uses(weight)) > 1:
         return ()
@@ -423,7 +423,7 @@ def _ranges(value: NDArray[Any], axis: int) -> NDArray[np.float64]:
 def _rows(
     view: GraphView, values: Mapping[str, NDArray[Any]], reader: WeightedLayer, most: int | None
 ) -> NDArray[np.float32]:
-    """Return the weights that multiply each channel, (channels, weights); with `most`, only for about `most` outputs."""
+    """Return the weights that multiply each channel, (channels, weights), for all or about `most` outputs."""
     axis = _read_axis(reader)
     value = np.moveaxis(_value(view, values, reader.weight), axis, 0)
     if most is not None and reader.reading.groups == 1:
@@ -442,7 +442,7 @@ def _read_axis(reader: WeightedLayer) -> int:
 
 
 def _middle(values: NDArray[Any], fires: NDArray[np.bool_]) -> float:
-    """Return the geometric mean over channels that fire; division by it keeps the overall size of the tensor."""
+    """Return the geometric mean over the channels that are not always zero; factors are divided by it."""
     return float(np.exp(np.log(values[fires]).mean())) if fires.any() else 1.0
 
 

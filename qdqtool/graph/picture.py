@@ -65,7 +65,7 @@ _TYPES = {
 
 
 def picture(view: EngineView) -> Model:
-    """Return a model with one node per engine layer. The layer kind is the operator type; all known facts are attributes."""
+    """Return an ONNX model with one node per engine layer, with its kind as operator and its facts as attributes."""
     written = {tensor.name for layer in view.layers for tensor in layer.outputs}
     read = {tensor.name for layer in view.layers for tensor in layer.inputs}
     tensors = {

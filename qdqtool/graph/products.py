@@ -34,7 +34,7 @@ def has_weights(view: GraphView, product: Node) -> bool:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class InputReading:
-    """The way in which a layer reads its input. Layers that read one tensor in the same way share second moments.
+    """The way in which a layer reads its input. Layers with equal readings share second moments of a tensor.
 
     Attributes:
         tensor: the input.
@@ -55,7 +55,7 @@ class InputReading:
     axis: int = -1
 
     def rows(self, value: NDArray[Any], most: int) -> NDArray[np.float32]:
-        """Return the values that the weights multiply, (groups, at most `most` rows, columns), spread over the whole value.
+        """Return the values that the weights multiply, (groups, at most `most` rows, columns), from the whole tensor.
 
         Args:
             value: the tensor's value for one or more samples.
@@ -87,7 +87,7 @@ class InputReading:
         return np.ascontiguousarray(np.swapaxes(grouped, 0, 1))
 
     def borders(self, sizes: Sequence[int]) -> list[tuple[int, int]]:
-        """Return the padding of a convolution for images of these sizes: before and after each dimension."""
+        """Return the padding of a convolution for images of these sizes, before and after each dimension."""
         rank = len(sizes)
         reach = [(size - 1) * step + 1 for size, step in zip(self.kernel, self.dilations, strict=True)]
         if self.auto_pad in {"", "NOTSET"}:
@@ -143,7 +143,7 @@ class WeightedLayer:
         return value.reshape(groups, self.shape[0] // groups, self.columns)
 
     def constant(self, matrix: NDArray[Any]) -> NDArray[Any]:
-        """Reverse `matrix`: return the constant in its original shape."""
+        """Return a matrix (groups, rows, columns) in the shape of the layer's constant; reverses `matrix`."""
         return np.ascontiguousarray(matrix[0].T if self.turned else matrix.reshape(self.shape))
 
 
@@ -195,7 +195,7 @@ def _convolution(node: Node, shape: tuple[int, ...]) -> InputReading:
 
 
 def _pick_positions(count: int, most: int) -> NDArray[np.intp]:
-    """Return `most` of `count` positions. They are reproducible and irregular, so they do not follow the rows of an image."""
+    """Return `most` of `count` positions, irregular but reproducible, so that they do not follow image rows."""
     if count <= most:
         return np.arange(count)
     return np.sort(np.random.default_rng(count).choice(count, most, replace=False))

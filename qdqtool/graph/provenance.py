@@ -111,7 +111,7 @@ _PRODUCERS = (("quark", "quark"), ("tf2onnx", "tf2onnx"), ("onnx.quantize", "onn
 
 
 def origin(model: Model) -> str:
-    """Return the tool, with its version and digests if it was this one; "" if nothing in the model identifies it."""
+    """Return the tool that wrote a Q/DQ model, with version and digests if it was qdqtool; "" if unknown."""
     if (record := provenance(model)) is not None:
         return str(record)
     quantizers = [node.name for node in model.view.nodes if node.op in QDQ]

@@ -1,4 +1,4 @@
-"""Rotates the residual stream of a transformer, so that outlier channels spread over all channels. The function stays the same.
+"""Rotates the residual stream of a transformer without changing its function, to spread outlier channels.
 
     E Q -> x Q -> RMS norm -> Q' diag(gain) W -> ... -> W Q -> Add -> x Q         Q' is the transpose of Q
 
@@ -35,7 +35,7 @@ class _NotExactError(Exception):
 
 @dataclass(kw_only=True)
 class _Stream:
-    """Constants that multiply a residual stream, and constants from which it is made.
+    """Constants that write to a residual stream, and constants that multiply it.
 
     Attributes:
         channels: size of its last axis.
@@ -73,7 +73,7 @@ def rotate_streams(view: GraphView) -> WeightChanges:
 
 
 def hadamard(channels: int) -> NDArray[np.float64]:
-    """Return a random orthogonal matrix: Hadamard with random signs, times a random rotation for the odd part of the size."""
+    """Return a random orthogonal matrix: Hadamard with random signs, times a rotation for the odd part of the size."""
     chance = np.random.default_rng(0)
     odd, matrix = channels, np.ones((1, 1))
     while odd % 2 == 0:
@@ -107,7 +107,7 @@ def _constant(view: GraphView, name: str) -> NDArray[Any]:
 
 
 def _trace_stream(view: GraphView, source: str, tensors: set[str]) -> _Stream:
-    """Follow the stream through `source` in both directions; collect all tensors of the stream in `tensors`.
+    """Follow a residual stream through `source` in both directions; collect its tensors in `tensors`.
 
     Raises:
         _NotExactError: a node reads or writes the stream in a way that a rotation would change.
@@ -137,7 +137,7 @@ def _trace_stream(view: GraphView, source: str, tensors: set[str]) -> _Stream:
 
 
 def _note_written(view: GraphView, tensor: str, stream: _Stream, uses: dict[str, int]) -> list[str]:
-    """Record the constants that make a tensor of the stream; return the tensors of the stream from which this tensor is made."""
+    """Record the constants that make a tensor of the stream; return the stream's tensors before it."""
     node = view.producer(tensor)
     if node is None or node.domain:
         raise _NotExactError
@@ -167,7 +167,7 @@ def _note_written(view: GraphView, tensor: str, stream: _Stream, uses: dict[str,
 def _readers(
     view: GraphView, tensor: str, stream: _Stream, uses: dict[str, int], gain: str = ""
 ) -> list[str]:
-    """Record the constants that multiply a tensor of the stream; return the tensors of the stream made from this tensor."""
+    """Record the constants that multiply a tensor of the stream; return the stream's tensors after it."""
     results = []
     for use in view.uses(tensor):
         node = use.node
@@ -208,7 +208,7 @@ def _note(
     channels: int,
     axis: int | None = None,
 ) -> None:
-    """Record a constant with `channels` values along its axis: by default the last axis; the first axis if `value` is True."""
+    """Record a constant of the stream, and check its channels along an axis: the last, or the first if `value` is True."""
     shape = view.info(name).shape
     axis = axis if axis is not None else 0 if value is True else -1
     if not view.is_constant(name) or not shape or shape[axis] != channels:
@@ -221,7 +221,7 @@ def _note(
 
 
 def _is_plain(node: Node) -> bool:
-    """Return True if a Gemm has no factors: it multiplies its operands and adds its bias."""
+    """Return True if a Gemm has no factors: it only multiplies its operands and adds its bias."""
     scales = (node.attributes.get("alpha", 1.0), node.attributes.get("beta", 1.0))
     return scales == (1.0, 1.0) and not node.integer("transA", 0)
 
@@ -235,7 +235,7 @@ def _find_scaled_tensor(view: GraphView, node: Node) -> str | None:
 
 
 def _is_gained(view: GraphView, node: Node, tensor: str) -> bool:
-    """Return True if a node multiplies the channels of a normalized tensor by constants. This may be the norm itself."""
+    """Return True if a node multiplies the channels of a normalized tensor by constants, maybe the norm itself."""
     if node.op == _NORM:
         return node.inputs[0] == tensor and node.integer("axis", -1) == -1
     factors = [name for name in node.inputs if name != tensor]
@@ -268,7 +268,7 @@ def _find_normalized_tensor(view: GraphView, node: Node) -> str | None:
 
 
 def _under(view: GraphView, node: Node | None, op: str, index: int = 0) -> Node | None:
-    """Return the node that feeds `node`, if `node` is of the operator `op`; a Div must divide 1."""
+    """Return the node of operator `op` that feeds `node`; None for others. A Div must divide 1."""
     if node is None or node.op != op:
         return None
     if index:
@@ -279,7 +279,7 @@ def _under(view: GraphView, node: Node | None, op: str, index: int = 0) -> Node 
 
 
 def _is_last(view: GraphView, node: Node) -> bool:
-    """Return whether a reduction is over the last axis alone, and keeps it."""
+    """Return True if a reduction is over the last axis alone, and keeps this axis."""
     axes = node.attributes.get("axes")
     if axes is None and len(node.inputs) > 1:
         value = view.constant(node.inputs[1])
@@ -300,7 +300,7 @@ def _squares(view: GraphView, node: Node) -> str | None:
 
 
 def _measures(view: GraphView, node: Node, tensor: str) -> bool:
-    """Return True if a node squares a tensor for means over its channels only. A rotation keeps such means."""
+    """Return True if a node squares a tensor only to take means over channels, which a rotation keeps."""
     return _squares(view, node) == tensor and all(
         use.node.op == "ReduceMean" and _is_last(view, use.node) for use in view.uses(node.outputs[0])
     )

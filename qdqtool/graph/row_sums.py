@@ -116,14 +116,14 @@ class RowSums:
         return max((self._depth.get(maker.name, 0) for maker in makers if maker is not None), default=0)
 
     def _is_made_at(self, node: Node, here: int) -> bool:
-        """Return True if the kernel of depth `here` contains a node, or can contain it as the only kernel that reads its values."""
+        """Return True if the kernel of depth `here` contains a node, or may contain it as its only reader."""
         if self._depth[node.name] == here:
             return True
         uses = [use.node for output in node.outputs for use in self._view.uses(output)]
         return node.op in ROW_SUMS and all(self._before(use) == here for use in uses)
 
     def _ends(self, node: Node) -> bool:
-        """Return True if a kernel always ends with this node."""
+        """Return True if a kernel cannot continue after this node."""
         other_sum = bool(_find_summed_axes(self._view, node)) and not self._rows(node)
         return node.op in PRODUCTS | OWN_KERNELS or other_sum
 

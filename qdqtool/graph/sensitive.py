@@ -111,7 +111,7 @@ _TYPES: Final = {DType.BOOL: 1.0, DType.INT8: 128.0, DType.UINT8: 255.0}
 
 
 class Counting:
-    """The integer chains of one graph.
+    """Integer arithmetic in one graph, such as indices and flags, that must stay exact.
 
     Args:
         view: the graph.
@@ -135,7 +135,7 @@ class Counting:
 
     @cached_property
     def nodes(self) -> dict[str, str]:
-        """Nodes that must stay exact: node name -> description of what the node computes."""
+        """The nodes that must stay exact, by name, with a description of what they compute."""
         nodes: dict[str, str] = {}
         for node in self._view.nodes:
             if node.domain in STANDARD_DOMAINS:
@@ -149,7 +149,7 @@ class Counting:
         return nodes
 
     def _ends(self, node: Node) -> Iterator[tuple[str, str, bool]]:
-        """Yield a tensor that must be exact for this node, a description, and True if the node itself must read FP32."""
+        """Yield the inputs of a node that must be exact, with a description, and whether the node must read FP32."""
         floats = self._floats(node)
         followed = [name for name in floats if name in self._counts or name in self._plain]
         exact = [name for name in followed if not self._is_exact(name)]
@@ -171,7 +171,7 @@ class Counting:
                 yield name, "an index or a length", False
 
     def _keep(self, tensor: str, word: str, nodes: dict[str, str]) -> None:
-        """Add to `nodes` the nodes that compute a tensor by arithmetic on inputs and integers."""
+        """Add to `nodes` the nodes that compute this tensor by arithmetic from model inputs and integers."""
         waiting = [tensor]
         while waiting:
             here = waiting.pop()
@@ -185,7 +185,7 @@ class Counting:
         return tensor in self._counts or tensor in self._plain or tensor in self._angles
 
     def _look_at(self, node: Node) -> None:
-        """Record facts about the outputs of a node."""
+        """Record which outputs of a node hold indices, flags or counts."""
         if node.domain not in STANDARD_DOMAINS:
             return
         self._follow_indices(node)
@@ -213,7 +213,7 @@ class Counting:
             self._counts.update(node.outputs)
 
     def _follow_indices(self, node: Node) -> None:
-        """Record indices. A moved, cast or shifted index is an index; a comparison of indices is a flag."""
+        """Record tensors of indices: moved, cast or shifted indices. Comparisons of indices are flags."""
         if node.op in _INDICES:
             self._from_index.update(name for name in node.outputs if not self._is_float(name))
         elif node.op in COUNTING and any(name in self._from_index for name in node.inputs):
@@ -223,7 +223,7 @@ class Counting:
         return node.op == "Cast" and not self._view.info(node.inputs[0]).dtype.is_float
 
     def _is_exact(self, tensor: str) -> bool:
-        """Return True if the tensor holds only integers that the float type represents exactly."""
+        """Return True if a tensor holds only integers that the float type represents exactly."""
         return self._largest(tensor) <= self._exact
 
     def _has_large_constant(self, floats: list[str]) -> bool:
@@ -264,7 +264,7 @@ class Counting:
         return [inf] * len(tensors) if inf in computed else [self._largest(name) for name in tensors]
 
     def _bound_integers(self, node: Node) -> float | None:
-        """Return the largest magnitude of the integers in the first output; None if unknown."""
+        """Return the largest magnitude of integers in a node's first output; None if unknown."""
         if node.op.startswith("Arg"):
             shape, axis = self._view.info(node.inputs[0]).shape or (), node.integer("axis", 0)
             size = shape[axis] if -len(shape) <= axis < len(shape) else ""
@@ -347,7 +347,7 @@ def has_lengths(node: Node) -> bool:
 
 
 def sensitive(view: GraphView, to: FloatType) -> dict[str, str]:
-    """Return the nodes that must not compute in that type: node name -> reason."""
+    """Return the nodes that must not compute in this 16-bit type, by name, with the reason."""
     reasons = {
         name: f"computes {value}: {to.name} rounds {'large angles' if value == ANGLE else f'integers beyond {to.exact:g}'}"
         for name, value in Counting(view, to.exact).nodes.items()
@@ -373,7 +373,7 @@ def sensitive(view: GraphView, to: FloatType) -> dict[str, str]:
 
 
 def _name(reasons: dict[str, str], log: Node, nodes: Iterable[Node], to: FloatType) -> None:
-    """Record the reason for a logarithm and the nodes that feed it."""
+    """Record the reason for a logarithm and for the nodes that feed it."""
     why = f"small values matter there, and {to.name} loses them"
     for node in nodes:
         reasons.setdefault(node.name, f"feeds the logarithm {log.name!r}: {why}")

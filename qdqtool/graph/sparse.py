@@ -106,7 +106,7 @@ def _find_summed_dim(node: Node, view: GraphView) -> int | None:
 
 
 def _weight(node: Node, view: GraphView) -> str:
-    """Return the constant that input 1 comes from, through Q/DQ; "" if there is none."""
+    """Return the constant behind input 1 of a node, through Q/DQ; "" if there is none."""
     name = node.inputs[1]
     while not view.is_constant(name):
         maker = view.producer(name)

@@ -1,4 +1,4 @@
-"""A model as `qdqtool.graph` reads it, and read-only questions about its graph. The protobuf is private."""
+"""A model, and read-only questions about its graph. The ONNX protobuf stays private to this package."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class GraphView:
 
     @cached_property
     def by_name(self) -> dict[str, Node]:
-        """Nodes found by name."""
+        """All nodes, by name."""
         return {node.name: node for node in self.nodes}
 
     @cached_property

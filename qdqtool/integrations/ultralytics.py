@@ -70,7 +70,7 @@ def quantize_onnx(
         dataset: the calibration loader of Ultralytics, whose items have uint8 pictures under "img". Pictures are read
             one by one, by their number in the data set, so that every pass reads equal pictures.
         shape: batch, channels, height and width of the input of a dynamic model.
-        dynamic: whether the input has free dimensions.
+        dynamic: whether the input has dynamic dimensions.
         prefix: begins each message of the log.
 
     Raises:

@@ -210,7 +210,7 @@ def _activation(flow: Flow, node: Node, index: int, target: Target, shape: tuple
 
 
 def in_sums(flow: Flow) -> Iterator[tuple[QdqPair, str]]:
-    """Yield FP4 pairs with constant block scales that a kernel with a sum over rows would contain, and the name of this sum."""
+    """Yield FP4 Q/DQ pairs with constant block scales that a kernel with a sum over rows would contain, and the name of this sum."""
     sums = RowSums(flow.view)
     constant = {pair.dequantize for pair in flow.scales if pair.kind is SlotKind.WEIGHT}
     for pair in flow.pairs:
@@ -356,7 +356,7 @@ MOST_FOLDED = 4
 def setting_for(view: GraphView, node: Node, skipped: str) -> str:
     """Return the setting that quantizes a small compute node, or "nothing to do" if the node has no separate kernel.
 
-    A free batch counts as one sample here.
+    A dynamic batch counts as one sample here.
     """
     if node.op == "Conv" and _channels(view, node) <= MOST_FOLDED:
         return f"nothing to do: with {MOST_FOLDED} channels or fewer the convolution is computed together with its neighbours"
@@ -368,7 +368,7 @@ def is_folded(view: GraphView, node: Node) -> bool:
 
     The result is one generated kernel in float, even if the inputs are quantized. Source: builds with RTX 1.7.1
     (SM86, 89 and 120; 1 to 8 channels; 16, 32 and 96 outputs). This happens up to 4 channels, and only for one
-    sample; for two or more samples, the Conv is a separate INT8 kernel. A free batch counts as 1, for which engines
+    sample; for two or more samples, the Conv is a separate INT8 kernel. A dynamic batch counts as 1, for which engines
     are built unless a range is given; see `has_free_batch`.
     """
     if node.op != "Conv" or _channels(view, node) > MOST_FOLDED:

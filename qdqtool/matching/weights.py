@@ -298,7 +298,7 @@ def tensors_without_range(model: Model) -> tuple[str, ...]:
 
 
 def quantize_activations(model: Model, amax: Mapping[str, float]) -> tuple[Model, tuple[Change, ...]]:
-    """Insert a pair with scale amax / 127 before each float operand whose other operand is INT8, if its range is given.
+    """Insert a Q/DQ pair with scale amax / 127 before each float operand whose other operand is INT8, if its range is given.
 
     Ranges that are not positive numbers are passed over.
     """
@@ -330,7 +330,7 @@ NEVER_NEGATIVE = GATES | {"Abs", "Exp", "ReduceL2", "Relu", "Softmax", "Sqrt"}
 
 
 def cut_below(context: RepairContext, tensor: str, cut: dict[str, str]) -> str:
-    """Return the output of a Relu that is inserted after `tensor`. All pairs of `tensor` share it; `cut` stores it by tensor.
+    """Return the output of a Relu that is inserted after `tensor`. All Q/DQ pairs of `tensor` share it; `cut` stores it by tensor.
 
     If `tensor` is never negative, return `tensor` itself.
     """

@@ -120,7 +120,7 @@ def _try_preparations(guess: Recipe, samples: SampleInput, open_model: Callable[
 
 
 def assumptions(recipe: Recipe, profiles: tuple[InputProfile, ...]) -> tuple[Assumption, ...]:
-    """Return the assumptions of a run: the preparation of pictures (if its source is known), and shapes of free dimensions.
+    """Return the assumptions of a run: the preparation of pictures (if its source is known), and shapes of dynamic dimensions.
 
     Args:
         recipe: the recipe of the run.

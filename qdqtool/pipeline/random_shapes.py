@@ -1,4 +1,4 @@
-"""Opens the samples of a recipe, and chooses shapes of random samples for models with free dimensions."""
+"""Opens the samples of a recipe, and chooses shapes of random samples for models with dynamic dimensions."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def add_usual_shapes(
 
 
 def shapes_of(model: Model) -> Shapes:
-    """Return shapes for the free dimensions of a model, with which onnxruntime runs it if any are found."""
+    """Return shapes for the dynamic dimensions of a model, with which onnxruntime runs it if any are found."""
     return runnable_shapes(model.view.inputs, opener(model))
 
 
@@ -135,7 +135,7 @@ def runnable_shapes(inputs: tuple[TensorInfo, ...], runner: Callable[[], Runner]
     """Return the usual shapes for dynamic dimensions. If the model fails on them, return the first shapes on which it runs.
 
     Shapes that would take too much memory are not tried: an `Opener` estimates it, and every trial run is limited. A
-    model whose only free dimension is the batch is not opened. If no shapes work, or if the model cannot be opened,
+    model whose only dynamic dimension is the batch is not opened. If no shapes work, or if the model cannot be opened,
     the usual shapes are returned; the next run then reports the fault.
 
     Raises:
@@ -245,7 +245,7 @@ def _free(inputs: tuple[TensorInfo, ...]) -> tuple[str, ...]:
 def _lengths(free: tuple[str, ...], leading: tuple[str, ...]) -> Iterator[Mapping[str, int]]:
     """Yield lengths of dynamic dimensions to try.
 
-    The order is: usual lengths, other lengths for all free dimensions together, several lengths for the leading
+    The order is: usual lengths, other lengths for all dynamic dimensions together, several lengths for the leading
     dimension, then other lengths for one dimension at a time.
     """
     yield {}

@@ -27,7 +27,7 @@ from qdqtool.runtime.runner import OrtRunner, open_model, open_runner
 # Handles failures of models that qdqtool makes for its own use: the step is skipped with a note, and the command continues.
 #
 # Bias correction, the choice of calibrators, equalization and similar steps run changed copies of the network: with other
-# outputs, with a free batch, cut into pieces. If such a copy fails, the network is not at fault.
+# outputs, with a dynamic batch, cut into pieces. If such a copy fails, the network is not at fault.
 
 
 Made = TypeVar("Made")

@@ -123,7 +123,7 @@ def broken(bonds: list[JointSlots], opinions: Opinions) -> Iterator[SlotStatemen
 
 
 def _freeing(causes: list[Slot], opinions: Opinions) -> str:
-    """Return the fixes that would quantize the slots in `causes`, which keep other slots float."""
+    """Return the fixes that would quantize the node inputs in `causes`, which keep other node inputs float."""
     fixes = [
         opinion.fix
         for slot in causes

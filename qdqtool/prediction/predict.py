@@ -289,7 +289,7 @@ def _classic(flow: Flow, judged: Mapping[str, Judgement]) -> ClassicPlan:
 
 
 def _scale_rows(flow: Flow) -> Iterator[LedgerRow]:
-    """Yield the fate of pairs that only compute scales: folded if they are constant, else part of a quantizing kernel."""
+    """Yield the fate of Q/DQ pairs that only compute scales: folded if they are constant, else part of a quantizing kernel."""
     for pair in flow.scales:
         last = flow.view.by_name[pair.dequantize or pair.quantize or ""]
         reader = flow.view.uses(last.outputs[0])[0].node.name

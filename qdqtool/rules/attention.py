@@ -64,7 +64,7 @@ tokens, heads of 16 to 32, with and without a factor per head: three kernels in 
 Transpose. Attention between pixels, with convolutions before and after, 2 heads of 32 in FP16: 7 kernels in both
 cases; 213 KB in INT8 against 238 KB with 64 pixels, 852 against 950 KB with 256. A single attention (one head, one
 sample) is two matrix products and a kernel between them: INT8 for SM86, SM89 and SM120, FP8 for SM89, FP16 for SM86,
-heads of 32 and 64. Two heads or two samples are one kernel, and so is a free batch that is built for 4 (38 builds). INT8 has no more
+heads of 32 and 64. Two heads or two samples are one kernel, and so is a dynamic batch that is built for 4 (38 builds). INT8 has no more
 kernels than float, and fewer bytes (52 single attentions of 16 to 197 tokens, FP32 and FP16). With an odd number of
 tokens and one Split for queries, keys and values, float probabilities save a kernel for 2 to 56 % more bytes (24).
 FP8 for SM89 and SM120, 40 attentions: one kernel with heads of 8 to 256 and 32 to 1024 keys, with a mask or bias, and
@@ -420,7 +420,7 @@ def _operators(flow: Flow) -> Iterator[Violation]:
 
 
 def fix_attention(context: RepairContext) -> Iterator[Change]:
-    """Add a pair for the probabilities (range 0 to 1) of an attention whose other three inputs have a pair."""
+    """Add a Q/DQ pair for the probabilities (range 0 to 1) of an attention whose other three inputs have a pair."""
     flow = context.flow
     for scores, values in match_attention(flow.plain):
         pairs = [flow.origin(node, index) for node, index in ((scores, 0), (scores, 1), (values, 1))]
@@ -487,7 +487,7 @@ def _products(built: BuiltGraph, softmax: EngineLayer) -> Iterator[SlotEdit]:
 
 
 def _scores(built: BuiltGraph, softmax: EngineLayer) -> Iterator[SlotEdit]:
-    """Yield edits that remove pairs between the first MatMul and the softmax."""
+    """Yield edits that remove Q/DQ pairs between the first MatMul and the softmax."""
     products = {evidence.node.name for evidence, _ in built.nodes}
     if softmax.inputs[0].dtype is DType.INT8:
         for slot in readers_of_pairs(built.view, softmax):
@@ -564,7 +564,7 @@ def check_probabilities(flow: Flow, _target: Target) -> Iterator[Violation]:
 
 
 def fix_probabilities(context: RepairContext) -> Iterator[Change]:
-    """Set the scale directly after a Softmax to 1 / the format's largest number, if the pair has no zero point."""
+    """Set the scale directly after a Softmax to 1 / the format's largest number, if the Q/DQ pair has no zero point."""
     for pair, largest in match_probabilities(context.flow):
         if pair.quantize and pair.dequantize and not any(pair.zero_point):
             for name in (pair.quantize, pair.dequantize):

@@ -103,7 +103,7 @@ def match_blocks(flow: Flow) -> Iterator[tuple[QdqPair, tuple[str, str, str] | N
 
 
 def check_blocks(flow: Flow, target: Target) -> Iterator[Violation]:
-    """Report pairs whose scale has two or more dimensions but is not a legal block scale for its type."""
+    """Report Q/DQ pairs whose scale has two or more dimensions but is not a legal block scale for its type."""
     by_name = {product.node.name: product for product in products(flow, target)}
     for pair, illegal in match_blocks(flow):
         node = pair.dequantize or pair.quantize or ""
@@ -369,7 +369,7 @@ def _scales(flow: Flow, node: Node, operand: NodeOperand) -> int | None:
 
 
 def check_constant_blocks(flow: Flow, _target: Target) -> Iterator[Violation]:
-    """Report FP4 pairs with constant block scales if a kernel would contain the pair and a sum along the blocks."""
+    """Report FP4 Q/DQ pairs with constant block scales if a kernel would contain the pair and a sum along the blocks."""
     for pair, total in match(flow):
         assert pair.quantize is not None
         yield Violation(
@@ -405,7 +405,7 @@ def fix_constant_blocks(context: RepairContext) -> Iterator[Change]:
 
 
 def match_free_blocks(view: GraphView) -> Iterator[tuple[Node, str]]:
-    """Yield nodes that quantize in blocks along a free axis, and the name of the free dimension."""
+    """Yield nodes that quantize in blocks along a dynamic axis, and the name of the dynamic dimension."""
     for node in view.nodes:
         blocked = node.op in DYNAMIC_TYPES or (node.op == QUANTIZE and node.integer("block_size", 0) > 0)
         shape = view.info(node.inputs[0]).shape if blocked else None
@@ -415,7 +415,7 @@ def match_free_blocks(view: GraphView) -> Iterator[tuple[Node, str]]:
 
 
 def check_free_blocks(flow: Flow, _target: Target) -> Iterator[Violation]:
-    """Report nodes that quantize in blocks along a free axis."""
+    """Report nodes that quantize in blocks along a dynamic axis."""
     view = flow.view
     for node, name in match_free_blocks(view):
         axis, size = node.integer("axis", -1), _required_length(view, node)
@@ -435,7 +435,7 @@ def check_free_blocks(flow: Flow, _target: Target) -> Iterator[Violation]:
 
 
 def fix_free_blocks(context: RepairContext) -> Iterator[Change]:
-    """Set free dimensions of the model's inputs to the length that a weight requires."""
+    """Set dynamic dimensions of the model's inputs to the length that a weight requires."""
     view = context.view
     done: set[str] = set()
     for node, name in match_free_blocks(view):

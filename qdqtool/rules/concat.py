@@ -142,7 +142,7 @@ def check_concat(flow: Flow, _target: Target) -> Iterator[Violation]:
 
 
 def fix_concat(context: RepairContext) -> Iterator[Change]:
-    """Give the pairs around each Concat and MaxPool one scale, the largest of their scales."""
+    """Give the Q/DQ pairs around each Concat and MaxPool one scale, the largest of their scales."""
     for members in _families(context):
         scales = [member.scale[0] for member in members]
         if max(scales) <= a_step_above(np.asarray(min(scales), np.float32), DType.FLOAT32):

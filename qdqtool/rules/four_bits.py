@@ -89,7 +89,7 @@ def match_four_bits(flow: Flow) -> Iterator[QdqPair]:
 
 
 def check_four_bits(flow: Flow, target: Target) -> Iterator[Violation]:
-    """Report INT4 pairs that do not build, or that have no benefit."""
+    """Report INT4 Q/DQ pairs that do not build, or that have no benefit."""
     old = ", ".join(f"SM{sm}" for sm in sorted(target.sm, key=int) if target.is_rtx and int(sm) < INT4.sm)
     for pair in match_four_bits(flow):
         if pair.dtype is not DType.INT4:

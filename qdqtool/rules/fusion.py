@@ -177,7 +177,7 @@ def _feeds_compute(context: RepairContext, relu: Node) -> bool:
 
 
 def _inside_silu(view: GraphView, pair: QdqPair, reader: Node) -> bool:
-    """Return True if `reader` multiplies x by sigmoid(x), and the pair is on one of these two."""
+    """Return True if `reader` multiplies x by sigmoid(x), and the Q/DQ pair is on one of these two."""
     if reader.op != "Mul" or len(reader.inputs) != 2:
         return False
     sources = [behind_pairs(view, name) for name in reader.inputs]

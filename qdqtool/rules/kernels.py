@@ -205,7 +205,7 @@ def match_low_float(flow: Flow, target: Target, format_: QuantFormat) -> tuple[s
 
 
 def check_eight_bit_float(flow: Flow, target: Target) -> Iterator[Violation]:
-    """Report FP8 and MXFP8 pairs that the release or a named GPU refuses, or that some GPUs refuse if none was named."""
+    """Report FP8 and MXFP8 Q/DQ pairs that the release or a named GPU refuses, or that some GPUs refuse if none was named."""
     for format_ in (FP8, MXFP8):
         effect, certain, nodes = match_low_float(flow, target, format_)
         for node in nodes:
@@ -228,7 +228,7 @@ def _newer(format_: QuantFormat, target: Target, instead: str) -> str:
 
 
 def check_four_bit_float(flow: Flow, target: Target) -> Iterator[Violation]:
-    """Report FP4 pairs that the release or a named GPU refuses, or that some GPUs refuse if none was named."""
+    """Report FP4 Q/DQ pairs that the release or a named GPU refuses, or that some GPUs refuse if none was named."""
     effect, certain, nodes = match_low_float(flow, target, NVFP4)
     for node in nodes:
         yield Violation(

@@ -312,7 +312,7 @@ def _interpolates(move: onnx.NodeProto) -> bool:
 
 
 def match_held_back(flow: Flow, target: Target) -> Iterator[tuple[Node, int, QdqPair]]:
-    """Yield inputs of compute nodes that have a Resize or a Pad between the INT8 pair and the node, and this pair."""
+    """Yield inputs of compute nodes that have a Resize or a Pad between the INT8 Q/DQ pair and the node, and this pair."""
     for product in products(flow, target):
         for operand in product.operands:
             if operand.state is State.HELD_BACK and operand.pair is not None:
@@ -320,7 +320,7 @@ def match_held_back(flow: Flow, target: Target) -> Iterator[tuple[Node, int, Qdq
 
 
 def check_held_back(flow: Flow, target: Target) -> Iterator[Violation]:
-    """Report inputs of compute nodes that have a Resize or a Pad between the INT8 pair and the node."""
+    """Report inputs of compute nodes that have a Resize or a Pad between the INT8 Q/DQ pair and the node."""
     for node, index, pair in match_held_back(flow, target):
         yield Violation(
             node=node.name,

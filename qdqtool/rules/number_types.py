@@ -119,7 +119,7 @@ def check_integer_type(flow: Flow, _target: Target) -> Iterator[Violation]:
 
 
 def _says_its_type(flow: Flow, pair: QdqPair) -> bool:
-    """Return True if the model states the integer type of a pair: in a constant, or in `output_dtype` of Q."""
+    """Return True if the model states the integer type of a Q/DQ pair: in a constant, or in `output_dtype` of Q."""
     node = flow.view.by_name[pair.dequantize or pair.quantize or ""]
     quantize = flow.view.by_name.get(pair.quantize or "")
     if quantize is not None and quantize.integer("output_dtype", 0):

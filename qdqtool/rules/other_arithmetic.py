@@ -218,7 +218,7 @@ def _is_single(context: RepairContext, pair: QdqPair) -> bool:
 
 
 def _enter(context: RepairContext, pair: QdqPair) -> None:
-    """Replace a DequantizeLinear with a zero point by nodes with the same result: a symmetric pair and Sub, or Cast, Sub and Mul."""
+    """Replace a DequantizeLinear with a zero point by nodes with the same result: a symmetric Q/DQ pair and Sub, or Cast, Sub and Mul."""
     edit = context.edit
     node = context.nodes[pair.dequantize or ""]
     kind = context.scale_type(node)
@@ -250,7 +250,7 @@ def _enter(context: RepairContext, pair: QdqPair) -> None:
 
 
 def _follow_up(context: RepairContext, pair: QdqPair, tensor: str) -> None:
-    """Add a symmetric INT8 pair with the same range after replaced nodes, if a compute node would otherwise read float."""
+    """Add a symmetric INT8 Q/DQ pair with the same range after replaced nodes, if a compute node would otherwise read float."""
     small = context.integers(pair).itemsize == 1
     if tensor in context.pinned or not small or not _feeds_compute(context.view, tensor):
         return
@@ -349,7 +349,7 @@ def fix_clipped(context: RepairContext) -> Iterator[Change]:
 
 
 def _quantize(context: RepairContext, pair: QdqPair, clip: Node | None) -> Node | None:
-    """Return the QuantizeLinear before the Clip that feeds the pair's DequantizeLinear; None if there is none."""
+    """Return the QuantizeLinear before the Clip that feeds the Q/DQ pair's DequantizeLinear; None if there is none."""
     is_simple = pair.kind is SlotKind.ACTIVATION and len(pair.scale) == 1 and len(pair.zero_point) == 1
     if clip is None or clip.op != "Clip" or not is_simple or not pair.scale[0] > 0:
         return None

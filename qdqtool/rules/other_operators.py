@@ -105,7 +105,7 @@ def match_domain(view: GraphView) -> Iterator[Node]:
 
 
 def check_domain(flow: Flow, _target: Target) -> Iterator[Violation]:
-    """Report each pair with a Q or DQ node of the domain com.microsoft. A pair is reported once."""
+    """Report each Q/DQ pair with a Q or DQ node of the domain com.microsoft. A pair is reported once."""
     foreign = {node.name for node in match_domain(flow.view)}
     for pair in flow.pairs:
         if not foreign.isdisjoint({pair.quantize, pair.dequantize}):

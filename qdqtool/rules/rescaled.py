@@ -64,7 +64,7 @@ from qdqtool.trt.ops import DEQUANTIZE, weight_axis
 
 
 def match_two_scales(flow: Flow) -> Iterator[tuple[str, tuple[QdqPair, ...]]]:
-    """Yield run-time tensors that have several quantization scales, and their pairs."""
+    """Yield run-time tensors that have several quantization scales, and their Q/DQ pairs."""
     for tensor, pairs in flow.by_tensor.items():
         if len({pair.scale for pair in pairs if pair.scale}) > 1 and not flow.view.is_constant(tensor):
             yield tensor, pairs
@@ -83,7 +83,7 @@ def check_two_scales(flow: Flow, _target: Target) -> Iterator[Violation]:
 
 
 def fix_two_scales(context: RepairContext) -> Iterator[Change]:
-    """If a tensor has several scales, give its symmetric pairs the largest scale: it does not clip more values."""
+    """If a tensor has several scales, give its symmetric Q/DQ pairs the largest scale: it does not clip more values."""
     for tensor, all_pairs in match_two_scales(context.flow):
         pairs = [
             pair
@@ -134,7 +134,7 @@ def _alike(before: tuple[float, ...], scale: tuple[float, ...]) -> bool:
 
 
 def fix_requantized(context: RepairContext) -> Iterator[Change]:
-    """Remove one of two consecutive pairs: the unnecessary one."""
+    """Remove one of two consecutive Q/DQ pairs: the unnecessary one."""
     following = _following(context)
     before = {second.quantize or "": first for first, second in following.items()}
     for first in context.pairs:
@@ -178,7 +178,7 @@ def _unlink(following: dict[str, QdqPair], before: dict[str, str], gone: QdqPair
 
 
 def _loser(context: RepairContext, first: QdqPair, second: QdqPair) -> QdqPair | None:
-    """Return which of two consecutive pairs can be removed: its range covers the other range within one step.
+    """Return which of two consecutive Q/DQ pairs can be removed: its range covers the other range within one step.
 
     The first is preferred; None if neither can be removed.
     """
@@ -192,7 +192,7 @@ def _loser(context: RepairContext, first: QdqPair, second: QdqPair) -> QdqPair |
 
 
 def candidates_requantized(built: BuiltGraph) -> Iterator[Candidate]:
-    """Propose one pair for a weight with two pairs if a kernel computes one of the pairs in every inference."""
+    """Propose one Q/DQ pair for a weight with two pairs if a kernel computes one of the pairs in every inference."""
     for layer in built.layers_with("runtime_weights"):
         edits = []
         for evidence, _ in built.nodes:

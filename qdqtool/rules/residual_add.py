@@ -252,7 +252,7 @@ def fix_residual_add(context: RepairContext) -> Iterator[Change]:
 
 
 def _bare_shortcuts(flow: Flow, residual: ResidualAdd) -> Iterator[tuple[int, QdqPair]]:
-    """Yield the float shortcut of an Add if another layer reads it in INT8, and the pair of this layer."""
+    """Yield the float shortcut of an Add if another layer reads it in INT8, and the Q/DQ pair of this layer."""
     inputs = flow.view.by_name[residual.node.name].inputs
     for index in () if adds_to_normalized(flow.plain, residual.node) else (0, 1):
         if residual.branches == (1 - index,) and flow.origins.get(inputs[index]) is None:

@@ -126,7 +126,7 @@ def match_scale_rank(flow: Flow) -> Iterator[QdqPair]:
 
 
 def check_scale_rank(flow: Flow, _target: Target) -> Iterator[Violation]:
-    """Report activation pairs with one scale of rank 1 that a convolution or an Add reads."""
+    """Report activation Q/DQ pairs with one scale of rank 1 that a convolution or an Add reads."""
     for pair in match_scale_rank(flow):
         for slot in pair.slots:
             op = flow.view.by_name[slot.node].op
@@ -155,7 +155,7 @@ def _find_summed(flow: Flow, add: str) -> tuple[str, ...]:
 
 
 def fix_scale_rank(context: RepairContext) -> Iterator[Change]:
-    """Make the scale of each activation pair a scalar, with the same value and type."""
+    """Make the scale of each activation Q/DQ pair a scalar, with the same value and type."""
     for pair in match_scale_rank(context.flow):
         if is_whole(pair) and context.is_plain(pair) and context.is_known(pair):
             _make_scalar(context, pair)
@@ -180,7 +180,7 @@ def _make_scalar(context: RepairContext, pair: QdqPair) -> None:
 
 
 def match_weight_rank(flow: Flow) -> Iterator[QdqPair]:
-    """Yield weight pairs with one scale of rank 1 for more than one channel."""
+    """Yield weight Q/DQ pairs with one scale of rank 1 for more than one channel."""
     for pair in flow.pairs:
         if pair.kind is SlotKind.WEIGHT and pair.scale_shape == (1,):
             shape = flow.view.constant_shape(pair.tensor) or ()
@@ -211,7 +211,7 @@ def fix_weight_rank(context: RepairContext) -> Iterator[Change]:
 
 
 def check_scale_length(flow: Flow, _target: Target) -> Iterator[Violation]:
-    """Report pairs whose number of scales does not match the channel axis or the number of zero points."""
+    """Report Q/DQ pairs whose number of scales does not match the channel axis or the number of zero points."""
     for pair in flow.pairs:
         reason = _misfit(flow, pair)
         if reason:
@@ -261,7 +261,7 @@ def _misfit(flow: Flow, pair: QdqPair) -> str:
 
 
 def match_weight_axis(flow: Flow, target: Target) -> Iterator[tuple[Product, int, QdqPair]]:
-    """Yield operands of compute nodes whose scales are not along the output channels, and their pairs."""
+    """Yield operands of compute nodes whose scales are not along the output channels, and their Q/DQ pairs."""
     for product in products(flow, target):
         for operand in product.operands:
             if operand.state is State.WRONG_AXIS and operand.pair is not None:
@@ -294,7 +294,7 @@ def _fits_elsewhere(flow: Flow, pair: QdqPair) -> bool:
 
 
 def fix_weight_axis(context: RepairContext) -> Iterator[Change]:
-    """Quantize weights again along the output channels, even if the activation has no pair yet."""
+    """Quantize weights again along the output channels, even if the activation has no Q/DQ pair yet."""
     astray = (pair for _, _, pair in match_weight_axis(context.flow, context.target or Target()))
     return store_again(context, astray, _astray)
 
@@ -311,7 +311,7 @@ def _astray(weight: StoredWeight) -> str:
 
 
 def match_transpose_axis(flow: Flow, target: Target) -> Iterator[tuple[Node, QdqPair]]:
-    """Yield ConvTranspose nodes whose per-channel scales are not along the axis that the release reads, and their weight pairs."""
+    """Yield ConvTranspose nodes whose per-channel scales are not along the axis that the release reads, and their weight Q/DQ pairs."""
     for node in flow.products():
         pair = flow.origin(node, 1) if node.op == "ConvTranspose" else None
         if pair is not None and len(pair.scale) > 1 and pair.axis != target.transposed_axis:

@@ -148,7 +148,7 @@ def check_scale_value(flow: Flow, target: Target) -> Iterator[Violation]:
 
 
 def fix_scale_value(context: RepairContext) -> Iterator[Change]:
-    """Make negative scales positive, remove activation pairs with unusable scales, and store weights again."""
+    """Make negative scales positive, remove activation Q/DQ pairs with unusable scales, and store weights again."""
     faults = [(pair, bad) for pair, bad in match_scale_value(context.flow) if bad and context.is_plain(pair)]
     for pair, bad in faults:
         if not is_whole(pair) or pair.kind is not SlotKind.ACTIVATION or not context.is_known(pair):
@@ -222,7 +222,7 @@ def _is_dynamic(flow: Flow, pair: QdqPair) -> bool:
 
 
 def fix_scale_computed(context: RepairContext) -> Iterator[Change]:
-    """Remove activation pairs without a constant scale."""
+    """Remove activation Q/DQ pairs without a constant scale."""
     for pair in match_scale_computed(context.flow):
         if context.is_plain(pair):
             yield from context.removed(pair, "a scale that is computed at run time crashes the builder")
@@ -545,7 +545,7 @@ def fix_zero_point(context: RepairContext) -> Iterator[Change]:
 
 
 def _unknown_and_float(context: RepairContext) -> Iterator[Change]:
-    """Remove pairs with a computed zero point; set zero points of FP8 to 0, as TensorRT reads them."""
+    """Remove Q/DQ pairs with a computed zero point; set zero points of FP8 to 0, as TensorRT reads them."""
     for pair in match_zero_point(context.flow):
         if not pair.zero_point and context.is_plain(pair):
             yield from context.removed(pair, "the parser refuses a zero point that is computed at run time")
@@ -568,7 +568,7 @@ def _weight_reason(_weight: StoredWeight) -> str:
 
 
 def _write_out_zero(context: RepairContext, pair: QdqPair) -> Iterator[Change]:
-    """Add the zero points that one node of a pair omits."""
+    """Add the zero points that one node of a Q/DQ pair omits."""
     if all(len(context.nodes[name].input) > 2 for name in (pair.quantize, pair.dequantize) if name):
         return
     context.restate(pair, np.asarray(pair.scale[0]))

@@ -288,7 +288,7 @@ _HINDERING = CASTS | {"Pad"}
 
 
 def match_weight_path(flow: Flow) -> Iterator[tuple[Node, Node, QdqPair]]:
-    """Yield compute nodes with an operator between them and their quantized weights, the nearest operator, and the pair."""
+    """Yield compute nodes with an operator between them and their quantized weights, the nearest operator, and the Q/DQ pair."""
     for node in flow.products():
         for index in (0, 1):
             pair = flow.origin(node, index)

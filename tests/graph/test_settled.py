@@ -19,7 +19,7 @@ def test_what_nothing_settles_stays_free(tmp_path: Path) -> None:
     s.output(s.node("MatMul", [s.input("x", ["batch", "tokens", 8]), s.weight("w", 8, 4)], "y"))
     model = opened(s.model(), tmp_path)
     assert model.view.info("x").shape == ("batch", "tokens", 8)
-    assert not [note for note in model.notes if "free dimension" in note]
+    assert not [note for note in model.notes if "dynamic dimension" in note]
 
 
 @pytest.mark.parametrize("length", ["", "wide"], ids=["without a name", "with a name"])

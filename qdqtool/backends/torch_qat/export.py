@@ -29,7 +29,7 @@ Inputs = tuple[torch.Tensor, ...]
 
 
 def export(flat: fx.GraphModule, inputs: Inputs, path: Path, *, exporter: str, opset: int) -> None:
-    """Write the network in evaluation mode to `path` atomically, with a free batch dimension.
+    """Write the network in evaluation mode to `path` atomically, with a dynamic batch dimension.
 
     Weights of 2 GiB and more go to one file beside the model.
 
@@ -162,7 +162,7 @@ def _silenced_exporters() -> Iterator[None]:
 
 
 def export_example(module: Any, example: Any, path: Path) -> None:
-    """Write a plain `torch.nn.Module` to the ONNX file `path`, with a free batch dimension.
+    """Write a plain `torch.nn.Module` to the ONNX file `path`, with a dynamic batch dimension.
 
     `example` has the arguments of the module: a tensor, a tuple of tensors, or a dict by parameter name. The names
     become the inputs of the ONNX model.
@@ -209,7 +209,7 @@ def export_example(module: Any, example: Any, path: Path) -> None:
 
 
 def export_program(program: torch.export.ExportedProgram, path: Path) -> None:
-    """Write a program of `torch.export` to the ONNX file `path`. Its free dimensions stay free.
+    """Write a program of `torch.export` to the ONNX file `path`. Its dynamic dimensions stay free.
 
     Raises:
         UsageError: an operator of it has no ONNX form.

@@ -92,7 +92,7 @@ _METHODS = {_ATEN.sym_size.int: "size"}
 def record(
     model: nn.Module, example: tuple[torch.Tensor, ...], names: tuple[str, ...] = ()
 ) -> fx.GraphModule:
-    """Record the network with torch.export, with a free batch dimension; parameters are shared with `model`."""
+    """Record the network with torch.export, with a dynamic batch dimension; parameters are shared with `model`."""
     batch = tuple(value if len(value) > 1 else torch.cat([value, value]) for value in example)
     free = [{0: torch.export.Dim.AUTO} for _ in batch]
     if names:

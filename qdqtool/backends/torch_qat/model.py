@@ -25,7 +25,7 @@ from qdqtool.graph.view import GraphView
 
 
 class QatModel(nn.Module):
-    """A network with fake quantizers at the slots of a placement. It shares the weights of the float network.
+    """A network with fake quantizers at the node inputs of a placement. It shares the weights of the float network.
 
     It has the inputs and outputs of the network. Its state holds weights, scales and the calibration, so that a
     checkpoint continues in another process. `forward` refuses until there are ranges: rounding with none would

@@ -180,7 +180,7 @@ def _ultralytics(request: dict[str, Any]) -> None:
 
 
 def _transformers(request: dict[str, Any]) -> None:
-    """Export the network in a Hugging Face folder with free batches and lengths. Runs no code of the folder; no downloads."""
+    """Export the network in a Hugging Face folder with dynamic batches and lengths. Runs no code of the folder; no downloads."""
     transformers = importlib.import_module("transformers")
     import torch
 

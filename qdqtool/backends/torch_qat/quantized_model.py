@@ -1,4 +1,4 @@
-"""A flat network with quantizers at the slots of the placement."""
+"""A flat network with quantizers at the node inputs of the placement."""
 
 from __future__ import annotations
 

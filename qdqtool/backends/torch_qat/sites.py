@@ -1,4 +1,4 @@
-"""Finds the slots of a placement in a traced network."""
+"""Finds the node inputs of a placement in a traced network."""
 
 from __future__ import annotations
 
@@ -58,14 +58,14 @@ class Site:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sites:
-    """All slots with a place in the torch network, and all slots without one, each with the reason."""
+    """All node inputs with a place in the torch network, and all node inputs without one, each with the reason."""
 
     placed: tuple[Site, ...]
     lost: tuple[tuple[Slot, str], ...]
 
 
 def locate(placement: Placement, view: GraphView, flat: fx.GraphModule) -> Sites:
-    """Find the sites of all quantized slots; `view` is the prepared graph of the exported `flat`."""
+    """Find the sites of all quantized inputs; `view` is the prepared graph of the exported `flat`."""
     finder = _Finder(view, flat)
     sites: list[Site] = []
     lost: list[tuple[Slot, str]] = []

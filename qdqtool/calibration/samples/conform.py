@@ -335,7 +335,7 @@ def fixed_batch(inputs: tuple[TensorInfo, ...]) -> int | None:
 
 
 def without_batch(inputs: tuple[TensorInfo, ...]) -> frozenset[str]:
-    """Return the inputs whose free first dimension is not a batch, because another axis has the same name.
+    """Return the inputs whose dynamic first dimension is not a batch, because another axis has the same name.
 
     For example, a graph network reads [n, 8] features of its nodes and an [n, n] matrix: the n rows are one sample.
     """

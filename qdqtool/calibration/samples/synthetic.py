@@ -27,7 +27,7 @@ _MOST_ELEMENTS = 1 << 28
 
 
 class Random:
-    """Random source: standard normal numbers for float inputs, zeros and ones for others. A free first dimension is 1.
+    """Random source: standard normal numbers for float inputs, zeros and ones for others. A dynamic first dimension is 1.
 
     An integer input that holds the lengths of other inputs ("input_lengths") gets the real lengths. With zeros,
     attention would be masked everywhere and give NaN.
@@ -112,7 +112,7 @@ _LIKELY_LENGTHS = {2: (1, 128), 3: (1, 128, 64), 4: (1, 3, 224, 224), 5: (1, 3, 
 
 
 def _likely(shape: tuple[int | str | None, ...]) -> tuple[int, ...]:
-    """Return a likely shape: one sample, and typical lengths for all other free dimensions."""
+    """Return a likely shape: one sample, and typical lengths for all other dynamic dimensions."""
     usual = _LIKELY_LENGTHS.get(len(shape), (1,) * len(shape))
     return tuple(dim if isinstance(dim, int) else length for dim, length in zip(shape, usual, strict=True))
 

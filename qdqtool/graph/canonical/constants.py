@@ -34,7 +34,7 @@ _log = logging.getLogger(__name__)
 
 
 def computable(node: onnx.NodeProto) -> bool:
-    """Return True if the outputs depend on the inputs alone: no randomness, no control flow, no custom operator.
+    """Return True if the outputs of a node depend on its inputs alone: no randomness, no control flow, no custom operator.
 
     Q/DQ nodes do too, but must be there for TensorRT to see.
     """
@@ -45,7 +45,7 @@ def computable(node: onnx.NodeProto) -> bool:
 def compute(
     node: onnx.NodeProto, inputs: Mapping[str, NDArray[Any]], opset: int
 ) -> dict[str, NDArray[Any]] | None:
-    """Return the outputs by name. None if onnx's reference cannot compute or store them, or divides by zero."""
+    """Return the outputs of a node by name; None if onnx's reference cannot compute or store them, or divides by zero."""
     kinds = {name: onnx.helper.np_dtype_to_tensor_dtype(value.dtype) for name, value in inputs.items()}
     names = [name for name in node.output if name]
     graph = onnx.helper.make_graph(
@@ -72,7 +72,7 @@ _LARGEST_SPARSE = 1 << 30
 
 
 def lift_constants(graph: onnx.GraphProto) -> int:
-    """Replace Constant nodes by initializers of the same name; return how many.
+    """Replace Constant nodes by initializers of the same name; return the number of replaced nodes.
 
     Strings, sparse values and constants that are model outputs stay nodes.
     """
@@ -114,7 +114,7 @@ def constant_tensor(node: onnx.NodeProto) -> onnx.TensorProto | None:
 
 
 def drop_default_inputs(graph: onnx.GraphProto) -> int:
-    """Remove initializers from the list of inputs, where IR versions before 4 list them; return how many."""
+    """Remove initializers from the list of inputs, where IR versions before 4 list them; return the number."""
     stored = {tensor.name for tensor in graph.initializer}
     inputs = [value for value in graph.input if value.name not in stored]
     dropped = len(graph.input) - len(inputs)
@@ -135,7 +135,7 @@ def drop_repeats(graph: onnx.GraphProto) -> int:
 
 
 def densify(graph: onnx.GraphProto, path: Path) -> int:
-    """Convert sparse initializers to plain ones, which builders read; return how many.
+    """Convert sparse initializers to dense ones, which builders read; return the number.
 
     Raises:
         InputFileError: indices outside the tensor, or more than 1 GiB of them all.
@@ -217,7 +217,7 @@ _OLDEST_IR = 8
 def find_unconfirmed(
     computed: Sequence[Computed], constant: Callable[[str], onnx.TensorProto | None], opset: int
 ) -> frozenset[str]:
-    """Return the outputs that onnxruntime computes differently, and all outputs computed from them.
+    """Return the constants that onnxruntime computes differently, and all constants computed from them.
 
     What it cannot run at all, for want of a kernel, has no other value: left in the model it would not run either.
 
@@ -319,13 +319,13 @@ def _by_onnxruntime(
 
 
 def _casts(node: onnx.NodeProto, foreign: Mapping[str, str]) -> list[onnx.NodeProto]:
-    """Return Casts to FP32 for those outputs of a node that have an FP32 name in `foreign`."""
+    """Return a Cast to FP32 for each output of a node that has an FP32 name in `foreign`."""
     names = [name for name in node.output if name in foreign]
     return [helper.make_node("Cast", [name], [foreign[name]], to=onnx.TensorProto.FLOAT) for name in names]
 
 
 def _agree(ours: NDArray[Any], theirs: NDArray[Any]) -> bool:
-    """Return True if two results are equal; floats may differ by rounding."""
+    """Return True if two results of a node are equal; floats may differ by rounding."""
     if ours.shape != theirs.shape or (_is_native(ours.dtype) and ours.dtype != theirs.dtype):
         return False
     try:

@@ -61,7 +61,7 @@ def _is_resize(node: onnx.NodeProto) -> bool:
 def _resize_written_out(
     node: onnx.NodeProto, constants: dict[str, onnx.TensorProto], taken: TakenNames
 ) -> Iterator[onnx.NodeProto]:
-    """Yield the Resize with its attributes; two Resize nodes if nearest mode shortens one axis and lengthens another axis."""
+    """Yield a Resize with explicit attributes; two if nearest mode shortens one axis and lengthens another."""
     resize = copy_message(node)
     mode = next((field.s for field in node.attribute if field.name == "mode"), b"nearest")
     resize.attribute.append(helper.make_attribute("coordinate_transformation_mode", "asymmetric"))
@@ -245,14 +245,14 @@ def _late(proto: onnx.ModelProto, opset: int) -> Iterator[onnx.NodeProto]:
 
 
 def _needs(node: onnx.NodeProto) -> int:
-    """Return the first opset that knows all attributes of a node; 0 if none does, which the checker reports."""
+    """Return the first opset that knows all attributes of a Q/DQ node; 0 if none does, which the checker reports."""
     names = {attribute.name for attribute in node.attribute}
     return min((since for since, attributes in _versions(node.op_type) if names <= attributes), default=0)
 
 
 @cache
 def _versions(op: str) -> tuple[tuple[int, frozenset[str]], ...]:
-    """Return the versions of an operator, newest first. A version is its opset and its attribute names."""
+    """Return the versions of an operator, newest first: each is an opset and its attribute names."""
     versions = []
     schema = onnx.defs.get_schema(op)
     while True:
@@ -311,7 +311,7 @@ NEWEST_COMPUTED = 27
 
 
 def means_the_same_lower(proto: onnx.ModelProto) -> bool:
-    """Return True if the model is newer than the newest opset of onnxruntime, and every node has the same meaning in that opset.
+    """Return True if the model's opset is newer than onnxruntime supports, but every node means the same in a supported one.
 
     If a version of an operator only accepts more types, its attributes and its text equal those of the version
     before. The caller checks the types. Local functions declare opsets of their own, so models that hold some count
@@ -329,7 +329,7 @@ def means_the_same_lower(proto: onnx.ModelProto) -> bool:
 
 
 def declare_opset(proto: onnx.ModelProto, version: int) -> None:
-    """Write the number of ONNX's opset; the nodes stay as they are."""
+    """Write another opset number into the model, without changing its nodes."""
     for entry in proto.opset_import:
         if entry.domain in {"", "ai.onnx"}:
             entry.version = version
@@ -337,7 +337,7 @@ def declare_opset(proto: onnx.ModelProto, version: int) -> None:
 
 @cache
 def _is_the_same(op: str, opset: int) -> bool:
-    """Return True if the text and attributes of an operator are the same in the newest opset that onnxruntime computes."""
+    """Return True if an operator's text and attributes are the same in the newest opset that onnxruntime supports."""
     try:
         old, new = (onnx.defs.get_schema(op, version) for version in (NEWEST_COMPUTED, opset))
     except onnx.defs.SchemaError:
@@ -346,7 +346,7 @@ def _is_the_same(op: str, opset: int) -> bool:
 
 
 def _move(proto: onnx.ModelProto, names: AbstractSet[str], domain: str) -> None:
-    """Set the operator domain of all Q/DQ nodes."""
+    """Move the named Q/DQ nodes to another operator domain."""
     for part in parts(proto.graph) if names else ():
         if isinstance(part, onnx.NodeProto) and part.op_type in QDQ and part.name in names:
             part.domain = domain

@@ -107,7 +107,7 @@ def sort(nodes: Sequence[onnx.NodeProto], inputs: Iterable[str], path: Path) -> 
 
 
 def _needs(node: onnx.NodeProto, maker: dict[str, int], inputs: set[str], path: Path) -> tuple[int, ...]:
-    """Return the positions of the nodes that produce what a node reads, in the order of its inputs."""
+    """Return the positions of the nodes that feed a node, in the order of its inputs."""
     names = tuple(dict.fromkeys(reads(node)))
     for name in names:
         if name not in inputs and name not in maker:
@@ -118,7 +118,7 @@ def _needs(node: onnx.NodeProto, maker: dict[str, int], inputs: set[str], path: 
 
 
 def _makers(nodes: Sequence[onnx.NodeProto], inputs: set[str], path: Path) -> dict[str, int]:
-    """Return the producer of each tensor, by position."""
+    """Return the position of the node that makes each tensor."""
     maker: dict[str, int] = {}
     for position, node in enumerate(nodes):
         for output in node.output:
@@ -185,7 +185,7 @@ def defines_plugin(entry: onnx.FunctionProto) -> bool:
 
 
 def _trouble(proto: onnx.ModelProto) -> str:
-    """Return the reason why the functions cannot be inlined; "" if they can.
+    """Return the reason why local functions cannot be inlined; "" if they can.
 
     Onnx itself may crash or never end on such functions.
     """
@@ -211,7 +211,7 @@ def _trouble(proto: onnx.ModelProto) -> str:
 
 
 def _size(calls: Counter[_Name], size: dict[_Name, int]) -> int:
-    """Return the number of nodes after these calls are inlined; an operator that is not a function counts as one."""
+    """Return the number of nodes after these function calls are inlined; other operators count as one."""
     return sum(count * size.get(name, 1) for name, count in calls.items())
 
 

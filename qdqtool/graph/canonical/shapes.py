@@ -264,7 +264,7 @@ def infer_types(proto: onnx.ModelProto) -> onnx.GraphProto:
 
 
 def _plain(light: onnx.ModelProto) -> tuple[onnx.ModelProto | None, str | None]:
-    """Return onnx's inference; if it fails, a second inference without the stored shapes. None and a note if both fail."""
+    """Return onnx's shape inference; if it fails, infer without the stored shapes. None and a note if both fail."""
     try:
         return onnx.ModelProto.FromString(run_pass("infer", light)), None
     except PassRefused as error:
@@ -279,7 +279,7 @@ def _plain(light: onnx.ModelProto) -> tuple[onnx.ModelProto | None, str | None]:
 def _seeds(
     light: onnx.ModelProto, inferred: onnx.ModelProto, stored: Mapping[str, onnx.ValueInfoProto]
 ) -> Iterator[onnx.ValueInfoProto]:
-    """Yield types of tensors that inference leaves unknown, from the type constraints of the operator's schema.
+    """Yield types of tensors that inference leaves unknown, from the constraints in the operator's schema.
 
     onnx 1.22 infers no type for the result of GroupNormalization, and for no tensor after it. Shapes do not change
     with types, and a normalization has the shape of its input.
@@ -327,7 +327,7 @@ def _type_by_schema(
 
 
 def _resolve_types(light: onnx.ModelProto) -> dict[str, onnx.ValueInfoProto]:
-    """Return types and shapes found with numbers instead of symbols; see `symbols`."""
+    """Return types and shapes that trial runs with numbers instead of symbols find; see `symbols`."""
     content = run_pass("resolve", light, opset=default_opset(light))
     values = onnx.GraphProto.FromString(content).value_info
     return {value.name: value for value in values if _is_possible(value)}
@@ -345,7 +345,7 @@ def _fill_dims(value: onnx.ValueInfoProto, plain: onnx.ValueInfoProto | None) ->
 
 
 def _is_possible(value: onnx.ValueInfoProto) -> bool:
-    """Return True if a tensor can have this shape."""
+    """Return True if a tensor's declared type allows this shape."""
     return len(value.type.tensor_type.shape.dim) <= _MOST_DIMENSIONS
 
 
@@ -356,7 +356,7 @@ def _has_shape(value: onnx.ValueInfoProto | None) -> bool:
 
 
 def _is_vague(value: onnx.ValueInfoProto | None) -> bool:
-    """Return True if the shape is unknown or contains a symbol that inference made up."""
+    """Return True if a shape is unknown or contains a symbol that inference made up."""
     return value is None or not _has_shape(value) or bool(_find_invented_symbols(value))
 
 

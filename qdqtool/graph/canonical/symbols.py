@@ -48,7 +48,7 @@ _SAME = frozenset({b"SAME_UPPER", b"SAME_LOWER"})
 
 @dataclass(frozen=True, kw_only=True)
 class Length:
-    """The length `floor((over * symbol + shift) / under) + offset`; a number if there is no symbol.
+    """A dimension as `floor((over * symbol + shift) / under) + offset`; a number if there is no symbol.
 
     Attributes:
         exact: nothing is rounded off for any size that the model accepts.
@@ -62,12 +62,12 @@ class Length:
     exact: bool = True
 
     def fits(self, size: int, numbers: Mapping[str, int]) -> bool:
-        """Return True if a dimension of length `size` agrees with these numbers for symbols."""
+        """Return True if a dimension of length `size` agrees with this expression, for these numbers of the symbols."""
         whole = Fraction(self.over * numbers.get(self.symbol, 0) + self.shift, self.under)
         return (whole if self.exact else whole // 1) + self.offset == size
 
     def text(self) -> str | int:
-        """Return the readable form: "N", "4*N", "N/2+1", and "floor((N+1)/2)" if it is rounded."""
+        """Return the expression as text: "N", "4*N", "N/2+1", and "floor((N+1)/2)" if it is rounded."""
         if not self.symbol:
             return self.offset
         text = self.symbol if self.over == 1 else f"{self.over}*{self.symbol}"
@@ -186,7 +186,7 @@ def resolve(light: onnx.ModelProto, opset: int) -> dict[str, onnx.ValueInfoProto
 
 
 class _Sizes:
-    """Sizes of tensors in several trial runs."""
+    """Shapes of tensors in several trial runs."""
 
     def __init__(self, runs: Sequence[SizedRun]) -> None:
         self._runs = [(run.numbers, run.shapes()) for run in runs]
@@ -209,7 +209,7 @@ class _Sizes:
 
 
 def _hand_on(node: onnx.NodeProto, lengths: dict[str, list[Length | None]], checks: _Sizes) -> None:
-    """Fill in unknown output lengths of a node: a length that a window rounds, or a length copied from an input."""
+    """Add output lengths of a node that inference leaves unknown: rounded by a window, or copied from an input."""
     shapes = [lengths.get(name, []) for name in node.input]
     windows: list[Length | None] = []
     if shapes and len(shapes[0]) > _SPATIAL:
@@ -234,7 +234,7 @@ def _hand_on(node: onnx.NodeProto, lengths: dict[str, list[Length | None]], chec
 
 
 def _even(symbols: tuple[str, ...]) -> list[dict[str, int]]:
-    """Return even numbers for the symbols of each trial run. They are drawn so that no two symbols change in the same way."""
+    """Return even numbers for the symbols in each trial run, so that no two symbols change alike."""
     dice = random.Random(0)  # noqa: S311 -- nothing is secret; the same numbers every time
     room = range(_LEAST, _LEAST + max(_ROOM, 4 * _RUNS * len(symbols)))
     drawn = [_EVEN * factor for factor in dice.sample(room, _RUNS * len(symbols))]
@@ -245,7 +245,7 @@ def _even(symbols: tuple[str, ...]) -> list[dict[str, int]]:
 
 
 class _Probes:
-    """Trial runs with the smallest multiples that the model accepts, instead of multiples of `_EVEN`.
+    """Trial runs with the smallest multiples that the model accepts as lengths.
 
     A run is rejected if an operator fails that accepts the even numbers. Such a run describes sizes that the model
     does not accept. The shapes after the failed operator are unknown, so only accepted runs can contradict
@@ -279,7 +279,7 @@ class _Probes:
     def _least(
         self, divisors: Mapping[str, int], moved: tuple[str, ...]
     ) -> tuple[dict[str, int], list[SizedRun]]:
-        """Return the smallest divisors of the symbols `moved` with which the model runs, and the trial runs with these divisors.
+        """Return the smallest divisors of the symbols `moved` with which the model runs, and the trial runs.
 
         Returns no runs if the model accepts no smaller divisor. If all symbols were changed, there is always a run,
         because the model accepts the even numbers.
@@ -336,7 +336,7 @@ class _Probes:
         return [run] if run.passes(self._expected) else []
 
     def _factors(self, divisor: int, low: int, high: int) -> list[int]:
-        """Return different factors without small divisors. So no number looks as if it were padded already."""
+        """Return different factors without small divisors, so that no length looks like a padded one."""
         high = min(high, _MOST // divisor)
         low = min(low, _LEAST) if high < low else low
         count = len(self._symbols)
@@ -353,14 +353,14 @@ def _is_odd(number: int) -> bool:
 
 
 def _length(moved: Shape, runs: Sequence[SizedRun], checks: _Checks) -> Length | None:
-    """Return an expression for a dimension that is `moved[i]` in trial run `i`; None if no expression agrees with the checks."""
+    """Return the expression of a dimension with length `moved[i]` in trial run `i`; None if none agrees with the checks."""
     forms = _forms(moved, [run.numbers for run in runs])
     true = (form for form in forms if all(form.fits(size, numbers) for numbers, size in checks))
     return min(true, default=None, key=lambda form: abs(form.offset))
 
 
 def _forms(moved: Shape, numbers: Sequence[Mapping[str, int]]) -> Iterator[Length]:
-    """Yield the expressions of symbolic dimensions that give the lengths of a dimension in the trial runs with even numbers."""
+    """Yield the expressions that give these lengths of a dimension in the trial runs."""
     if len(set(moved)) == 1:
         yield Length(offset=moved[0])
         return
@@ -438,7 +438,7 @@ class SizedRun:
             self._learn(tensor.name, numpy_helper.to_array(tensor))
 
     def passes(self, expected: frozenset[int] = frozenset()) -> bool:
-        """Compute shapes of all nodes for the sizes of this trial run. Return False at the first node of `expected` whose shapes cannot be computed."""
+        """Compute the shapes of all nodes in this trial run; False at the first node of `expected` that fails."""
         for index, node in enumerate(self._graph.node):
             if self._visit(node):
                 self.accepted.add(index)
@@ -478,7 +478,7 @@ class SizedRun:
         return True
 
     def _fits(self, node: onnx.NodeProto) -> bool:
-        """Return True if the inferred sizes are possible. Inference counts no elements, and lets a window exceed its input."""
+        """Return True if the inferred shapes are possible. Inference does not count elements or check windows."""
         outputs = [
             dims for name in node.output if name in self._types and (dims := _numbers(self._types[name]))
         ]
@@ -495,12 +495,12 @@ class SizedRun:
         return all(end is None or end.offset > 0 for end in compute_window_lengths(node, places, kernel))
 
     def _is_small(self, node: onnx.NodeProto, names: set[str]) -> bool:
-        """Return True if no output is known to be large: a few numbers suffice to ask for terabytes."""
+        """Return True if no output of a node is known to be large. A few numbers can ask for terabytes."""
         shapes = map(_numbers, (self._infer_outputs(node, names) or {}).values())
         return all(math.prod(shape) <= _SMALL for shape in shapes if shape is not None)
 
     def _has_shapes(self, node: onnx.NodeProto, names: set[str], values: Mapping[str, NDArray[Any]]) -> bool:
-        """Return True if values have the inferred shapes; onnx's reference returns other shapes for some operators."""
+        """Return True if computed values have the inferred shapes; onnx's reference is wrong for some operators."""
         shapes = {name: _numbers(kind) for name, kind in (self._infer_outputs(node, names) or {}).items()}
         return all(shapes.get(name) in {None, value.shape} for name, value in values.items())
 

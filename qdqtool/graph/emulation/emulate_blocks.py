@@ -102,7 +102,7 @@ def _element(model: Model, tensor: str) -> int:
 
 
 class _Blocks:
-    """Writes the rounding of one activation; every name begins with `stem`."""
+    """Writes the rounding of one activation to a block format; every name begins with `stem`."""
 
     def __init__(self, edit: Edit, stem: str, kind: np.dtype[np.generic]) -> None:
         self._edit = edit
@@ -110,7 +110,7 @@ class _Blocks:
         self._kind = kind
 
     def write(self, tensor: str, entry: Quantization) -> str:
-        """Return the tensor rounded by its quantization."""
+        """Return the tensor after the rounding to its block format."""
         assert entry.axis is not None
         assert entry.block is not None
         shape = self._node("Shape", [tensor])
@@ -124,7 +124,7 @@ class _Blocks:
         return self._node("Cast", [whole], to=element)
 
     def _folded_shape(self, shape: str, entry: Quantization) -> str:
-        """Return the shape [..., K / block, block, ...] for a tensor [..., K, ...], whatever the other sizes are."""
+        """Return the shape [..., K / block, block, ...] for a tensor [..., K, ...] with any other dimensions."""
         axis = entry.axis or 0
         index = np.asarray([axis], np.int64)
         before = self._node("Slice", [shape, self._int([0]), self._int([axis])])

@@ -40,7 +40,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Operand:
-    """Integers and scale of a DequantizeLinear.
+    """An INT8 operand: the integers and the scale of a DequantizeLinear.
 
     Attributes:
         source: tensor of the integers.
@@ -149,7 +149,7 @@ def axes(node: onnx.NodeProto, rank: int) -> Axes:
 
 
 def cut(weights: NDArray[np.int8], place: Axes) -> list[NDArray[np.int8]]:
-    """Cut the weights along the summed axis into few pieces. For every activation, the sums of a piece stay below 2^24."""
+    """Cut the weights along the summed axis into few pieces whose sums stay below 2^24 for every activation."""
     channels = weights.shape[place.summed] if place.cuttable else 1
     pieces = 1
     while True:
@@ -160,7 +160,7 @@ def cut(weights: NDArray[np.int8], place: Axes) -> list[NDArray[np.int8]]:
 
 
 def windows(length: int) -> list[tuple[int, int]]:
-    """Return windows for a sum over two run-time operands. The sum inside a window stays below 2^24."""
+    """Return windows of a sum over two run-time operands; the sum inside each stays below 2^24."""
     step = (_EXACT - 1) // (_LARGEST * _LARGEST)
     return [(start, min(length, start + step)) for start in range(0, length, step)]
 
@@ -281,7 +281,7 @@ class _IntegerWriter:
         return _Product(node=node, left=left, right=right, scale=whole.astype(np.float32))
 
     def _pairs(self, product: _Product) -> tuple[list[tuple[str, str]], bool]:
-        """Return pairs of float tensors that hold integers, to be multiplied. Also return True if each sum is exact."""
+        """Return the pairs of integer-valued float tensors to multiply, and whether each sum is exact."""
         left, right = self._floats(product.left), product.right.value
         if right is None:
             return self._stretches(product.node, left, self._floats(product.right))
@@ -298,7 +298,7 @@ class _IntegerWriter:
         return pairs, all(is_exact(part, place) for part in parts)
 
     def _stretches(self, node: onnx.NodeProto, left: str, right: str) -> tuple[list[tuple[str, str]], bool]:
-        """Cut a product of two run-time operands into parts along its summed axis, and return True if the parts are exact."""
+        """Cut a product of two run-time operands along its summed axis; also return True if all parts are exact."""
         shape = self._view.info(node.input[0]).shape
         length = shape[-1] if shape else None
         if not isinstance(length, int) or node.op_type != "MatMul":
@@ -326,7 +326,7 @@ class _IntegerWriter:
         return total
 
     def _epilogue(self, product: _Product, total: str) -> None:
-        """Apply scale and bias in FP32, then convert to the type of the node's result."""
+        """Apply scale and bias of a compute node in FP32, then convert to the type of its result."""
         edit, node = self.edit, product.node
         output, bias = node.output[0], self._bias(node)
         narrow = self._view.info(output).dtype is DType.FLOAT16
@@ -341,7 +341,7 @@ class _IntegerWriter:
             edit.node("Cast", [result], [output], name=f"{node.name}_half", to=_HALF)
 
     def _bias(self, node: onnx.NodeProto) -> str:
-        """Return the bias as FP32, shaped for the output; "" if there is none."""
+        """Return the bias of a compute node as FP32, shaped for the output; "" if there is none."""
         if len(node.input) < 3 or not node.input[2]:
             return ""
         edit, tensor, name = self.edit, str(node.input[2]), f"{node.name}_bias"
@@ -365,7 +365,7 @@ class _IntegerWriter:
         return shaped
 
     def _floats(self, operand: Operand) -> str:
-        """Return the operand's integers as a float tensor, created once."""
+        """Return an operand's integers as a float tensor, which is created once."""
         if operand.source not in self._casts:
             name = f"{operand.source}_float"
             if operand.value is not None:

@@ -1,4 +1,4 @@
-"""Puts Q/DQ nodes and shifted biases into a model that onnxruntime has optimized.
+"""Puts Q/DQ nodes and bias shifts into a model after onnxruntime has optimized it.
 
 onnxruntime computes convolutions in blocks of channels (NCHWc) and fuses activations and sums into them. Q/DQ nodes
 and computed biases prevent both. Each convolution between Q/DQ then needs two reorderings and a pass for its
@@ -52,7 +52,7 @@ _BLOCKED_NAME: Final = "_nchwc"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StandIns:
-    """A model to be optimized, and the nodes to insert into it afterwards.
+    """A model with placeholders for Q/DQ, to be optimized, and the nodes to insert afterwards.
 
     Attributes:
         model: the model with one stand-in per quantized tensor; it also returns these tensors.
@@ -80,7 +80,7 @@ def with_stand_ins(
     view: GraphView,
     tail: Tail | None = None,
 ) -> StandIns | None:
-    """Return the model with stand-ins for all pairs whose scale is one of these inputs; None if stand-ins save nothing.
+    """Return the model with placeholders for Q/DQ pairs whose scale is one of these inputs; None if this saves nothing.
 
     `shifts` maps each convolution to the tensor that is added to its bias. `view` has the shapes of the weights.
     `tail` is the part that is added after the model.
@@ -161,7 +161,7 @@ def _find_shifted_names(
 
 
 def put_in(path: Path, stand_in: StandIns) -> bool:
-    """Insert the pairs and the shifts into the optimized model at `path`.
+    """Insert the Q/DQ pairs and the bias shifts into the optimized model at `path`.
 
     If a stand-in or a shifted convolution is not found, change nothing and return False.
     """
@@ -203,7 +203,7 @@ def _original(node: onnx.NodeProto) -> str:
 
 
 def _all_stand(graph: onnx.GraphProto, stand_in: StandIns, stand_ins: Collection[str]) -> bool:
-    """Return True if each quantized tensor still has its stand-in: the optimizer merged no equal stand-ins, and fused none."""
+    """Return True if the optimizer kept the placeholder of each quantized tensor: it merged and fused none."""
     left = {stand_in.pairs[name][0].input[0] for name in stand_ins}
     return left == {quantize.input[0] for quantize, _ in stand_in.pairs.values()} and not any(
         field.name == "activation" and field.s.decode() == stand_in.op
@@ -242,7 +242,7 @@ def _with_shift(
 
 
 def _alive(nodes: list[onnx.NodeProto], outputs: Collection[onnx.ValueInfoProto]) -> list[onnx.NodeProto]:
-    """Return the nodes on which a model output depends."""
+    """Return the nodes that a model output depends on."""
     makers = {name: node for node in nodes for name in node.output}
     waiting, alive = [value.name for value in outputs], dict[int, onnx.NodeProto]()
     while waiting:

@@ -52,7 +52,7 @@ _IMAGE: Final = 3
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Means:
-    """A model with additional outputs, from which the mean outputs of some nodes are computed.
+    """A model with additional outputs for the mean outputs of some nodes.
 
     Attributes:
         model: returns its old outputs, and one array per node.
@@ -66,11 +66,11 @@ class Means:
     taps: Mapping[str, NDArray[np.float32]]
 
     def without(self, model: Model) -> Means:
-        """Return a copy of this object with `model`, so that the memory of the old model can be freed."""
+        """Return a copy with another model, so that the memory of the old model can be freed."""
         return replace(self, model=model)
 
     def of(self, values: Sequence[Mapping[str, NDArray[Any]]]) -> dict[str, NDArray[np.float32]]:
-        """Return the mean outputs of each node from the values of each sample. They do not include biases of convolutions.
+        """Return the mean outputs of each node, (samples, channels), without the biases of convolutions.
 
         They are of shape (samples, channels).
         """
@@ -86,7 +86,7 @@ class Means:
 
 
 def _of_channels(means: NDArray[Any]) -> NDArray[np.float32]:
-    """Return means of shape (channels,), also if a sample is several rows of the layer's input, (rows, channels, 1, 1)."""
+    """Return the mean of each channel, (channels,), also if a sample consists of several rows."""
     rows = means.reshape(len(means), -1) if means.ndim > 1 else means[None]
     averaged: NDArray[np.float32] = rows[0] if len(rows) == 1 else rows.mean(axis=0, dtype=np.float32)
     return averaged
@@ -110,7 +110,7 @@ def _through(means: NDArray[np.float32], taps: NDArray[np.float32]) -> NDArray[n
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Tail:
-    """The nodes that compute the shifts of some layers, for a model that returns only the mean outputs of these layers.
+    """The nodes that compute the bias shifts of some layers from their mean outputs.
 
     It is appended after the optimization of the model. Its nodes, about fifteen per layer, would be most of the
     graph, and the optimizer cannot fuse any of them.
@@ -161,7 +161,7 @@ class Corrected:
         whole: int | None = None,
         earlier: Mapping[str, NDArray[Any]] | None = None,
     ) -> dict[str, NDArray[Any]]:
-        """Return the values for the additional inputs.
+        """Return the values of the additional inputs of a bias-correcting model.
 
         Args:
             means: mean outputs of the float network by node, (samples, channels).
@@ -264,7 +264,7 @@ def correct_nodes(model: Model, nodes: Collection[str], bare: Collection[str] = 
 
 
 def _free_batch(edit: Edit) -> bool:
-    """Make every batch dimension of 1 in inputs and outputs free; return True if there was one."""
+    """Make every batch dimension of 1 in inputs and outputs dynamic; return True if there was one."""
     fixed = [
         dims[0]
         for value in (*edit.inputs, *edit.outputs)
@@ -341,7 +341,7 @@ class _Behind:
 
 
 class _Builder:
-    """Adds nodes to an edit, or to the tail after it."""
+    """Adds nodes to an edited model, or collects them to be added after it."""
 
     def __init__(self, edit: Edit | _Behind) -> None:
         self._edit = edit
@@ -351,7 +351,7 @@ class _Builder:
         self._tiny = edit.constant("corrected_tiny", np.array(np.finfo(np.float32).tiny))
 
     def measured(self, node: onnx.NodeProto, view: GraphView, rank: int) -> tuple[str, int]:
-        """Return a tensor whose channels have the mean outputs of the node, and the axis of these channels."""
+        """Return a tensor with the mean output of each channel of a node, and the axis of the channels."""
         if not _is_image(node, rank):
             return node.output[0], result_axis(node.op_type) % rank
         spatial = list(range(2, rank))
@@ -375,7 +375,7 @@ class _Builder:
     def shift(
         self, measured: str, place: tuple[int, int], statistics: tuple[str, str, str, str]
     ) -> tuple[str, str]:
-        """Return the shift for the channels, computed from their means and the target means, and the differences of both.
+        """Return the bias shift for each channel, from means and target means, and their differences.
 
         `statistics` are the inputs with the wanted means, the differences of batches before, the split and the doubt.
         """
@@ -406,7 +406,7 @@ class _Builder:
         return self._new(op, [tensor], axes=axes, keepdims=0)
 
     def _means(self, tensor: str, rank: int, axis: int, split: str) -> str:
-        """Return means of shape (samples, channels). If the leading dimension is a multiple of the batch, it is split by sample."""
+        """Return the means of channels per sample, (samples, channels). A multiple of the batch is split by sample."""
         axes = [dim for dim in range(1, rank) if dim != axis]
         flat = self.reduce("ReduceMean", tensor, axes) if axes else tensor
         # Rows of one sample lie together; the 0 of `split` takes the dimension at that place, which has one less.
@@ -428,7 +428,7 @@ class _Builder:
 def _inside(
     node: onnx.NodeProto, image: Sequence[int | str] | None, weight: Sequence[int | str]
 ) -> NDArray[np.float32] | None:
-    """Return, for each kernel tap, the share of positions at which the tap reads the image and not padding, (1, 1, *kernel).
+    """Return the share of output positions at which each kernel tap reads the image and not padding, (1, 1, *kernel).
 
     None if all do, or the size of the image is not known.
     """

@@ -29,7 +29,7 @@ OperatorName = tuple[str, str]
 
 @dataclass(frozen=True, kw_only=True)
 class CutStage:
-    """A piece of a model for the runtime, and the unsupported operators that read the outputs of this piece.
+    """A part of a cut model for the runtime, and the unsupported operators that read its outputs.
 
     Attributes:
         nodes: for the runtime, in order.
@@ -120,7 +120,7 @@ def _split_stages(
 
 
 def piece(proto: onnx.ModelProto, stage: CutStage, values: Mapping[str, NDArray[Any]]) -> onnx.ModelProto:
-    """Return the nodes of a stage as a model; the values of its inputs in `values` give the input types.
+    """Return the nodes of a stage as a model. The values in `values` give the types of its inputs.
 
     Weights that wait in files stay there.
     """
@@ -141,7 +141,7 @@ def piece(proto: onnx.ModelProto, stage: CutStage, values: Mapping[str, NDArray[
 def reachable(
     parts: tuple[CutStage, ...], inputs: AbstractSet[str], computed: AbstractSet[OperatorName]
 ) -> frozenset[str]:
-    """Return the tensors that can be computed from `inputs` if `computed` are the only supported operators of plug-ins."""
+    """Return the tensors that can be computed from `inputs` if only the plug-in operators in `computed` are supported."""
     computable_names = set(inputs)
     for part in parts:
         for node in part.nodes:

@@ -35,7 +35,7 @@ from qdqtool.trt.ops import CONVOLUTIONS, PRODUCTS
 
 
 class Originals:
-    """Finds the float model's constant for an input of a node of the Q/DQ model; adds the constant if it is missing."""
+    """Finds the float constant for an input of a Q/DQ model's node in the float model, and adds it to the Q/DQ model."""
 
     def __init__(self, edit: Edit, model: Model) -> None:
         self._edit = edit
@@ -199,7 +199,7 @@ class _Parts:
         )
 
     def _input(self, node: onnx.NodeProto, pair: QdqPair) -> tuple[InputParts, str]:
-        """Return the description of an input, and the name of the clipped form of this input."""
+        """Return the description of an input, and the name of the input after clipping only."""
         tensor, step, zero = pair.tensor, pair.scale[0], pair.zero_point[0] if pair.zero_point else 0
         low, high = ((end - zero) * step for end in _ends(pair.dtype))
         dtype = np.dtype(np.float16 if self._view.info(tensor).dtype is DType.FLOAT16 else np.float32)
@@ -246,7 +246,7 @@ class _Parts:
         return outputs[0]
 
     def _energy(self, tensor: str, subtrahend: str = "") -> str:
-        """Return a model output with the sum of squares of a tensor, or of the difference of two tensors."""
+        """Add a model output with the sum of squares of a tensor or of the difference of two tensors; return its name."""
         value = self._float(tensor)
         if subtrahend:
             value = self._node("Sub", [value, self._float(subtrahend)], f"{tensor}_moved")
@@ -270,7 +270,7 @@ class _Parts:
 
 
 def _ends(dtype: DType) -> tuple[float, float]:
-    """Return the smallest and the largest stored value of a type."""
+    """Return the smallest and the largest value that a type can store."""
     if dtype is DType.UINT8:
         return 0.0, 255.0
     format_ = of_dtype(dtype)

@@ -101,7 +101,7 @@ def _watching(model: Model, tensors: Sequence[str]) -> Edit:
 
 
 def within(model: Model, tensors: Iterable[str], room: int) -> Iterator[tuple[str, ...]]:
-    """Yield the tensors in groups. One run computes one group, of at most `room` bytes (if shapes are known) or of one tensor."""
+    """Yield the tensors in groups, each for one run: of at most `room` bytes if shapes are known, else a single tensor."""
     group: list[str] = []
     left = room
     for name in tensors:
@@ -128,7 +128,7 @@ def _in_memory(model: Model) -> bytes:
 
 
 def segment(model: Model, inputs: Collection[str], output: str) -> Probe:
-    """Return a model that computes `output` from the tensors in `inputs`, as far as `output` depends on them."""
+    """Return the part of a model that computes `output` from the tensors in `inputs`."""
     edit = Edit(model)
     makers = edit.producers()
     edit.remove(makers[name] for name in inputs if name in makers)
@@ -141,7 +141,7 @@ def segment(model: Model, inputs: Collection[str], output: str) -> Probe:
 
 
 def boundary(model: Model, inputs: Collection[str], output: str) -> frozenset[str]:
-    """Return the tensors in `inputs` that the model of `segment` has as inputs."""
+    """Return which tensors in `inputs` the model of `segment` reads."""
     makers = {name: node for node in model.proto.graph.node for name in node.output if name}
     needed: set[str] = set()
     visited = {output}
@@ -163,7 +163,7 @@ _NAME = "qdqtool_forced_condition"
 
 
 def force_branches(model: Model, condition: bool) -> Model | None:
-    """Return the model in which every If, also in bodies, takes its then-branch or its else-branch; None without an If."""
+    """Return a copy of the model in which every If takes the same branch, then or else, also in bodies; None without an If."""
     if not _ifs(model.proto):
         return None
     proto = copy_message(model.proto)
@@ -191,7 +191,7 @@ def _ifs(proto: onnx.ModelProto) -> list[onnx.NodeProto]:
 
 
 def jitter_scales(model: Model, seed: int, reach: float) -> Model | None:
-    """Change every FP32 scale of an activation by a random relative amount of at most `reach`; `seed` draws the amounts.
+    """Change every FP32 activation scale by a random share of at most `reach`, drawn with `seed`.
 
     None if there is no such scale.
     """

@@ -59,7 +59,7 @@ _NONE: Final[Mapping[str, onnx.TensorProto]] = {}
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GraphStage:
-    """A stage: consecutive nodes in graph order.
+    """A stage of a model: consecutive nodes in graph order.
 
     Attributes:
         switchable: its nodes that can be switched, and nodes whose bias can be.
@@ -182,7 +182,7 @@ class StagedModel:
         return tuple(sorted(read - written))
 
     def outputs_of(self, part: range) -> tuple[str, ...]:
-        """Return the tensors that these stages make for later stages or for the caller."""
+        """Return the tensors that these stages make for later stages or as model outputs."""
         alive = self.stages[part[-1]].alive
         return tuple(name for number in part for name in self.stages[number].outputs if name in alive)
 
@@ -233,7 +233,7 @@ class StagedModel:
         return {name: declaration(self._model.proto, name) for name in names}
 
     def _pair_end(self, node: onnx.NodeProto, name: str) -> onnx.NodeProto | None:
-        """Return the DequantizeLinear whose result a node outside pairs reads; None if the tensor has no such DequantizeLinear."""
+        """Return the DequantizeLinear that makes this input of a compute node; None if there is none."""
         back = self._makers.get(name)
         is_pair = back is not None and back.op_type == DEQUANTIZE
         return back if is_pair and node.op_type not in _PAIRS else None
@@ -256,7 +256,7 @@ class StagedModel:
         return node.name in self._sources or node.name in self._followed
 
     def _in_front(self, node: onnx.NodeProto) -> str:
-        """Return the nearest node, at or before `node`, that can be switched; if there is none, the first switchable node."""
+        """Return the nearest switchable node at or before `node`; if there is none, the first switchable node."""
         left, visited = [node], {node.name}
         while left:
             here = left.pop(0)
@@ -269,7 +269,7 @@ class StagedModel:
         return self.nodes[0]
 
     def _original(self, held: onnx.TensorProto, before: onnx.TensorProto | None, name: str) -> str:
-        """Return the constant with the plain model's values for `held`, or "". The dequantized form of `held` is `name`."""
+        """Return the constant with the float model's values of the stored weight `held`; "" if there is none."""
         if before is None or list(before.dims) != list(held.dims):
             return ""
         if held.name not in self._unrounded:
@@ -288,7 +288,7 @@ class StagedModel:
         return name
 
     def _plain_bias(self, entry: NodeShift) -> tuple[str, str]:
-        """Add the uncorrected bias as a constant; return the node and the name of the constant."""
+        """Add the bias before correction as a constant; return the node and the name of the constant."""
         node = next(node for node in self._core if node.name == entry.node)
         stored = self._constants.get(node.input[BIAS]) if len(node.input) > BIAS else None
         corrected = None if stored is None else array(stored)
@@ -304,13 +304,13 @@ class StagedModel:
 
     @cached_property
     def _handed_on(self) -> frozenset[str]:
-        """Outputs of all nodes except Q/DQ pairs."""
+        """The outputs of all nodes except Q/DQ, which stages may pass on."""
         return frozenset(name for node in self._core for name in node.output)
 
     def _with_pairs(
         self, nodes: Iterable[onnx.NodeProto], stored: Mapping[str, onnx.TensorProto] = _NONE
     ) -> list[onnx.NodeProto]:
-        """Return the nodes in order, each after the Q and DQ nodes before its inputs. Skip Q and DQ with a result in `stored`."""
+        """Return the nodes in order, each after the Q/DQ of its inputs; skip Q/DQ with a result in `stored`."""
         ordered: list[onnx.NodeProto] = []
         computed: set[str] = set()
 
@@ -330,14 +330,14 @@ class StagedModel:
         return ordered
 
     def _needs(self, nodes: Iterable[onnx.NodeProto]) -> set[str]:
-        """Return the tensors that these nodes read in quantized or float form, and do not make."""
+        """Return the tensors from outside that these nodes read, whether they are quantized or float."""
         both = [form for node in nodes for form in (self._form(node, True), self._form(node, False))]
         pieces = self._with_pairs(both)
         computed = {name for node in pieces for name in node.output}
         return {name for node in pieces for name in reads(node)} - computed - set(self._constants)
 
     def _cut(self, most: int) -> list[list[onnx.NodeProto]]:
-        """Divide the core nodes into groups of consecutive nodes with about equal work."""
+        """Divide the nodes without Q/DQ into groups of consecutive nodes with about equal work."""
         view = self._model.view
         nodes = view.by_name
         prices = np.array([_price(view, nodes[node.name]) for node in self._core], np.float64)
@@ -354,7 +354,7 @@ class StagedModel:
     def _even(
         self, places: Sequence[int], prices: NDArray[np.float64], alive: Sequence[frozenset[str]], most: int
     ) -> list[int]:
-        """Choose cuts among these positions so that the work between them is about equal."""
+        """Choose cut positions so that the work between them is about equal, and few bytes pass each cut."""
         view = self._model.view
         spent = np.cumsum(prices)
         step = spent[-1] / most
@@ -372,7 +372,7 @@ class StagedModel:
         return cuts
 
     def _alive_before(self) -> list[frozenset[str]]:
-        """Return, for each core node, the tensors from before the node that it or a later node reads."""
+        """Return, for each node, the earlier tensors that the node or a later node reads."""
         outputs = {value.name for value in self._model.proto.graph.output}
         needed = [self._needs([node]) for node in self._core]
         behind: set[str] = set(outputs)

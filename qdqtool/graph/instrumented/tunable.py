@@ -54,7 +54,7 @@ class _PairedWeight:
 
     @property
     def values(self) -> NDArray[np.float32]:
-        """Values after the pair, computed in place with the arithmetic of onnxruntime."""
+        """Values after the Q/DQ pair, computed in place with the arithmetic of onnxruntime."""
         values = array(self.constant).astype(np.float32)
         scale = self.scale
         if self.axis is not None:
@@ -68,7 +68,7 @@ class _PairedWeight:
 
 
 def with_folded_weights(model: Model, folder: Path) -> Model:
-    """Return the model with the quantized FP32 weights replaced by the results of their INT8 pairs (zero point 0), bit by bit.
+    """Return the model with the quantized FP32 weights replaced by the results of their INT8 Q/DQ pairs (zero point 0), bit by bit.
 
     They lie in a file in `folder`, which no other process reads and which must last as long as the model. Pairs of
     other formats stay.
@@ -97,7 +97,7 @@ def with_folded_weights(model: Model, folder: Path) -> Model:
 
 
 def folded_weights(model: Model) -> Iterator[onnx.TensorProto]:
-    """Yield the results of all INT8 pairs (zero point 0) on FP32 weights, bit by bit as onnxruntime computes them."""
+    """Yield the results of all INT8 Q/DQ pairs (zero point 0) on FP32 weights, bit by bit as onnxruntime computes them."""
     return (_tensor(weight) for weight, _ in _pairs(Edit(model)))
 
 
@@ -106,7 +106,7 @@ def _tensor(weight: _PairedWeight) -> onnx.TensorProto:
 
 
 def _pairs(edit: Edit) -> Iterator[tuple[_PairedWeight, onnx.NodeProto]]:
-    """Yield each weight pair with its DequantizeLinear."""
+    """Yield each weight Q/DQ pair with its DequantizeLinear."""
     makers = edit.producers()
     for back in edit.nodes:
         pair = makers.get(back.input[0]) if back.op_type == DEQUANTIZE else None
@@ -122,7 +122,7 @@ def _pairs(edit: Edit) -> Iterator[tuple[_PairedWeight, onnx.NodeProto]]:
 
 
 def _rest(node: onnx.NodeProto) -> tuple[Any, ...]:
-    """Return the parameters that the Q and the DQ of a pair have in common."""
+    """Return scale, zero point and attributes of a Q or DQ, which are equal for both nodes of a pair."""
     return (
         *node.input[1:],
         *sorted((field.name, str(helper.get_attribute_value(field))) for field in node.attribute),

@@ -1,4 +1,4 @@
-"""Weights in external files: their sizes, the allowed places of files, and values that are read only when needed.
+"""Weights in external files: their sizes, the allowed places of files, and reading of values only when needed.
 
 Most steps need only names, types and shapes of a large model. Its heavy weights are references: the position of the
 bytes, and the state of the file at the time of reading. `array` and `content` read a single weight on demand. `whole`
@@ -56,7 +56,7 @@ def type_name(tensor: onnx.TensorProto) -> str:
 
 
 def byte_size(tensor: onnx.TensorProto) -> int | None:
-    """Return the number of bytes of the values as ONNX packs them; None for strings and for unknown types."""
+    """Return the number of bytes of a tensor as ONNX packs it; None for strings and for unknown types."""
     bits = _BITS.get(type_name(tensor))
     return None if bits is None else (prod(tensor.dims) * bits + 7) // 8
 
@@ -97,7 +97,7 @@ def _is_text(content: bytes) -> bool:
 
 
 def _count_stored(tensor: onnx.TensorProto, name: str) -> tuple[int, int]:
-    """Return the number of entries that the typed field should hold, and the number of entries that it holds."""
+    """Return how many entries the value field of a tensor should hold, and how many it holds."""
     count = prod(tensor.dims)
     if name == "STRING":
         return count, len(tensor.string_data)
@@ -161,7 +161,7 @@ def attach(proto: onnx.ModelProto, path: Path) -> int:
 
 
 class _Place(NamedTuple):
-    """Position of the bytes of a tensor."""
+    """Position of the bytes of a tensor in an external file."""
 
     tensor: onnx.TensorProto
     file: Path
@@ -205,7 +205,7 @@ def _check_held(places: list[_Place], total: int, path: Path) -> None:
 
 
 def _take(place: _Place, path: Path, by_reference: bool) -> None:
-    """Read the bytes of the tensor, or turn the tensor into a reference to them; afterwards it is not an external tensor."""
+    """Read the bytes of an external tensor, or turn it into a reference that is read later."""
     tensor, file, offset, size = place
     try:
         with file.open("rb") as stream:
@@ -233,7 +233,7 @@ def _take(place: _Place, path: Path, by_reference: bool) -> None:
 
 
 def _inside(tensor: onnx.TensorProto, location: str, path: Path) -> Path:
-    """Return the file at `location`, if it is a regular file in or below the model's folder."""
+    """Return the external file at `location`, if it is a regular file in or below the model's folder."""
     folder = path.parent.resolve()
     fix = "copy the data file into the model's folder and store a plain file name as its location"
     if not location or "\0" in location:
@@ -253,7 +253,7 @@ def _inside(tensor: onnx.TensorProto, location: str, path: Path) -> Path:
 
 
 def _resolve_path(file: Path) -> Path:
-    """Return the target of a path; for a loop of links, return the root, because the root is outside every folder."""
+    """Return the target of a path; for a loop of links the root, which is outside every model folder."""
     try:
         return file.resolve()
     except (OSError, RuntimeError):  # older Python releases raise RuntimeError for loops
@@ -281,7 +281,7 @@ _SECTION: Final = 1 << 20
 
 
 class Reach(NamedTuple):
-    """Largest finite and smallest positive number of a type."""
+    """Largest finite and smallest positive number of a float type."""
 
     largest: float
     smallest: float
@@ -295,13 +295,13 @@ REACH: Final = {
 
 
 def sections(value: NDArray[Any]) -> Iterator[NDArray[Any]]:
-    """Yield the values in order, divided into sections; an empty array has one empty section."""
+    """Yield the values of an array in sections; an empty array has one empty section."""
     flat = value.reshape(-1)
     yield from (flat[begin : begin + _SECTION] for begin in range(0, max(flat.size, 1), _SECTION))
 
 
 def bits(value: NDArray[Any], element: int) -> NDArray[np.uint16]:
-    """Return the values as little-endian bits of the type `element`, each rounded to nearest even.
+    """Return the values of an array in the 16-bit type `element`, little-endian, each rounded to nearest even.
 
     Too large values become the largest number, and values that would become zero become the smallest number, so that
     an epsilon still protects its division. Infinities and NaN stay.
@@ -380,24 +380,24 @@ _numbers: Final = count()
 
 
 def is_worth(tensor: onnx.TensorProto) -> bool:
-    """Return True if a tensor is large enough for a reference. Tensors that onnx's own passes read are never large enough."""
+    """Return True if a weight is large enough to stay in its file. Tensors that onnx's passes read are not."""
     return is_heavy(tensor) and (byte_size(tensor) or 0) >= HEAVY
 
 
 def is_deferred(tensor: onnx.TensorProto) -> bool:
-    """Return True if this process has left the values in their file, to be read later."""
+    """Return True if a weight was left in its file, to be read later."""
     return tensor.data_location == onnx.TensorProto.EXTERNAL and any(
         entry.key == _MARK and entry.value.startswith(_TOKEN) for entry in tensor.external_data
     )
 
 
 def is_whole(tensor: onnx.TensorProto) -> bool:
-    """Return True if the values are still in a file, as FP32."""
+    """Return True if the values of a weight are still in a file, as FP32."""
     return tensor.data_type == onnx.TensorProto.FLOAT and _lies(tensor)
 
 
 def narrow_tensor(tensor: onnx.TensorProto, name: str, element: int) -> onnx.TensorProto:
-    """Return a reference to FP32 values in a file, as values of a 16-bit type; each read converts them to this type."""
+    """Return a reference to an FP32 weight in a file, which is converted to a 16-bit type at each read."""
     reference = onnx.TensorProto()
     reference.CopyFrom(tensor)
     reference.name, reference.data_type = name, element
@@ -406,12 +406,12 @@ def narrow_tensor(tensor: onnx.TensorProto, name: str, element: int) -> onnx.Ten
 
 
 def _lies(tensor: onnx.TensorProto) -> bool:
-    """Return True if the values are in a file with exactly the same bytes."""
+    """Return True if the file of a weight has its bytes exactly as ONNX stores them."""
     return is_deferred(tensor) and _NARROW not in _entries(tensor)
 
 
 def content(tensor: onnx.TensorProto) -> bytes:
-    """Return the values as ONNX stores them in external files: packed, little-endian.
+    """Return the values of a tensor as ONNX stores them in external files: packed, little-endian.
 
     Raises:
         InputFileError: their file no longer exists or has changed.
@@ -424,7 +424,7 @@ def content(tensor: onnx.TensorProto) -> bytes:
 
 
 def array(tensor: onnx.TensorProto) -> NDArray[Any]:
-    """Return the values as an array; read-only if they come from packed bytes.
+    """Return the values of a tensor as an array; read-only if they come from packed bytes.
 
     Raises:
         InputFileError: their file no longer exists or has changed.
@@ -439,7 +439,7 @@ def array(tensor: onnx.TensorProto) -> NDArray[Any]:
 
 
 def with_values(tensor: onnx.TensorProto) -> onnx.TensorProto:
-    """Return the tensor with its values inside; the tensor itself if they are there already."""
+    """Return a tensor with its values in memory; the tensor itself if they are there already."""
     if not is_deferred(tensor):
         return tensor
     return onnx.TensorProto(
@@ -448,7 +448,7 @@ def with_values(tensor: onnx.TensorProto) -> onnx.TensorProto:
 
 
 def whole(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """Return the model with all weights inside; the model itself if none stayed in a file."""
+    """Return the model with all weights in memory; the model itself if none is in a file."""
     if not any(map(is_deferred, proto.graph.initializer)):
         return proto
     full = onnx.ModelProto()
@@ -462,7 +462,7 @@ def whole(proto: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def home_of(tensors: Iterable[onnx.TensorProto]) -> Path | None:
-    """Return the folder of the files that hold unconverted values of these tensors; None if there is not exactly one folder.
+    """Return the folder of the files that hold these weights unconverted; None if there is not exactly one.
 
     Raises:
         InputFileError: a file no longer exists or has changed.
@@ -476,7 +476,7 @@ def home_of(tensors: Iterable[onnx.TensorProto]) -> Path | None:
 
 
 def from_home(tensor: onnx.TensorProto) -> onnx.TensorProto:
-    """Return the tensor as an ONNX external tensor. Its reader must look for files in the folder of the tensor's file."""
+    """Return a weight in a file as an ONNX external tensor. Its reader must look in the folder of the file."""
     if not _lies(tensor):
         return with_values(tensor)
     entries = _entries(tensor)
@@ -489,7 +489,7 @@ def from_home(tensor: onnx.TensorProto) -> onnx.TensorProto:
 
 
 def in_memory(tensor: onnx.TensorProto) -> int:
-    """Return the number of bytes that the values take in memory; 0 if the same bytes are in a file."""
+    """Return how many bytes a weight takes in memory; 0 if it stays in a file."""
     return 0 if _lies(tensor) else byte_size(tensor) or 0
 
 
@@ -499,7 +499,7 @@ def _entries(tensor: onnx.TensorProto) -> dict[str, str]:
 
 @contextmanager
 def _open_values(tensor: onnx.TensorProto) -> Iterator[BinaryIO]:
-    """Open the file that holds the values; checks that it has not changed since the tensor was deferred."""
+    """Open the file of a weight, and check that it has not changed since the model was read."""
     entries = _entries(tensor)
     file = Path(entries["location"])
     try:
@@ -529,6 +529,6 @@ def _read(tensor: onnx.TensorProto) -> bytes:
 
 
 def _stamp(stream: BinaryIO) -> str:
-    """Return the length and modification time of a file, to detect changes."""
+    """Return the length and modification time of an open file, to detect changes."""
     status = os.fstat(stream.fileno())
     return f"{status.st_size}.{status.st_mtime_ns}"

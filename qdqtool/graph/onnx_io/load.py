@@ -56,7 +56,7 @@ def load(path: str | PathLike[str]) -> Model:
     - raise opsets before 13, and lower opsets after 27;
     - turn Constant nodes into initializers, and remove initializers from the list of inputs;
     - give nodes unique names, and sort them;
-    - infer shapes, and fix free dimensions for which the weights allow one length.
+    - infer shapes, and fix dynamic dimensions for which the weights allow one length.
 
     This function does not check whether operators are supported. Bodies of If, Loop and Scan are not changed.
 
@@ -124,7 +124,7 @@ def _load_model(path: Path) -> Model:
 
 
 def _lower(proto: onnx.ModelProto) -> list[str]:
-    """Declare the newest opset that onnxruntime computes, if all nodes mean the same in it and the types fit. Return notes."""
+    """Declare the newest opset that onnxruntime supports, if all nodes mean the same in it. Return notes."""
     opset = default_opset(proto)
     if not means_the_same_lower(proto):
         return []
@@ -152,7 +152,7 @@ def _infer(proto: onnx.ModelProto, path: Path) -> list[str]:
 
 
 def _inline(proto: onnx.ModelProto, notes: list[str], path: Path) -> onnx.ModelProto:
-    """Inline local functions, so that every node is an operator."""
+    """Inline local functions, so that every node of the model is an operator."""
     if not proto.functions:
         return proto
     result = inline_functions(proto, path)
@@ -187,7 +187,7 @@ def _sort(proto: onnx.ModelProto, notes: list[str], path: Path) -> None:
 
 
 def _check(proto: onnx.ModelProto, path: Path) -> None:
-    """Check attributes and arity with onnx; ignores unknown operators."""
+    """Check attributes and number of inputs of every node with onnx; ignore unknown operators."""
     light, _ = skeleton(proto)
     for value in (*light.graph.input, *light.graph.output, *light.graph.value_info):
         # The checker insists on a shape, which runners do not need.
@@ -203,7 +203,7 @@ def _check(proto: onnx.ModelProto, path: Path) -> None:
 
 
 def _too_early(proto: onnx.ModelProto, reason: str) -> tuple[str, str] | None:
-    """Return the problem and the fix if an attribute of a node belongs to a later opset; None for other reasons."""
+    """Return the problem and the fix if a node has an attribute of a later opset; else None."""
     match = re.match(r"Unrecognized attribute: (\w+) for operator (\w+)", reason)
     opset = default_opset(proto)
     if match is None:
@@ -233,7 +233,7 @@ def _too_early(proto: onnx.ModelProto, reason: str) -> tuple[str, str] | None:
 
 
 def _hide_unknown(light: onnx.ModelProto) -> None:
-    """Move operators without a schema to a domain that the checker ignores; it would stop at the first of them."""
+    """Move operators without a schema to a domain that onnx's checker ignores, because it would stop there."""
     opsets = {
         "" if entry.domain == "ai.onnx" else entry.domain: entry.version for entry in light.opset_import
     }
@@ -345,7 +345,7 @@ _PIECE = 1 << 22
 
 
 def _is_finite(values: NDArray[Any]) -> bool:
-    """Return True if all values are finite.
+    """Return True if all values of a constant are finite.
 
     Works in pieces: a Boolean for each value would take a quarter of the weights again.
     """
@@ -354,7 +354,7 @@ def _is_finite(values: NDArray[Any]) -> bool:
 
 
 def check_values(graph: onnx.GraphProto, path: Path) -> tuple[str, ...]:
-    """Return notes on constants that contain infinity for a good reason (masks, bounds).
+    """Return notes on constants with infinity for a good reason, such as masks and bounds.
 
     Raises:
         InputFileError: a constant holds NaN, or a weight holds infinity.

@@ -50,15 +50,15 @@ _KILLED: Final = signal_number("SIGKILL")
 
 
 class PassRefused(Exception):  # noqa: N818 -- a verdict of onnx, which callers turn into their own error
-    """Raised if the pass rejects the model; the message is onnx's."""
+    """Raised if an onnx pass rejects the model; the message is onnx's."""
 
 
 class PassExceeded(Exception):  # noqa: N818 -- the same
-    """Raised if the pass was ended: it took too much memory or time, or crashed."""
+    """Raised if an onnx pass was ended: it took too much memory or time, or crashed."""
 
 
 class _Worker:
-    """A child process that serves requests one after another."""
+    """A child process that runs onnx passes, one after another."""
 
     def __init__(self) -> None:
         self.owner = os.getpid()
@@ -167,7 +167,7 @@ _worker: _Worker | None = None
 
 
 def warm_up() -> None:
-    """Start the child early, so that it is ready for the first pass."""
+    """Start the child process early, so that it is ready for the first onnx pass."""
     with _lock:
         _ready()
 

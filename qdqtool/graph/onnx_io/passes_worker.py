@@ -99,7 +99,7 @@ def _compute_outputs(model: onnx.ModelProto) -> onnx.GraphProto:
 def _run_all(
     model: onnx.ModelProto, good: list[onnx.NodeProto], nodes: list[onnx.NodeProto]
 ) -> tuple[list[onnx.NodeProto], dict[str, Any]]:
-    """Return the nodes of `good` and `nodes` that onnxruntime runs, and their outputs.
+    """Return the nodes that onnxruntime runs, among `good` and `nodes`, and their outputs.
 
     Halves a failing group down to one node.
     """

@@ -86,12 +86,12 @@ def _lacks_scale(node: onnx.NodeProto) -> bool:
 
 
 def default_opset(proto: onnx.ModelProto) -> int:
-    """Return the version of the default operator set; 0 if none is stated."""
+    """Return the version of a model's default operator set; 0 if none is stated."""
     return max((entry.version for entry in proto.opset_import if entry.domain in STANDARD_DOMAINS), default=0)
 
 
 def _head(path: Path) -> bytes:
-    """Return the first bytes of a file, enough to reject files that are not models."""
+    """Return the first bytes of a file, to reject files that are not models."""
     require_file(path)
     try:
         if path.is_dir():
@@ -200,7 +200,7 @@ _LONGEST_VARINT: Final = 10
 
 
 class _Field(NamedTuple):
-    """Position of a field in the file: start of its tag, start of its content, and end."""
+    """Position of a protobuf field in a file: start of its tag, start of its content, and end."""
 
     number: int
     begin: int
@@ -291,17 +291,17 @@ def _graph_in_pieces(
 
 
 def _tensor_size(stub: _Field, weight: onnx.TensorProto) -> int:
-    """Return the size of a tensor in bytes after its values have replaced the placeholder."""
+    """Return the serialized size of a tensor after its values have replaced the placeholder."""
     return stub.end - stub.content - _field_size(len(_STAND_IN)) + _field_size(byte_size(weight) or 0)
 
 
 def _pieces_head(number: int, size: int) -> bytes:
-    """Return tag and length of a bytes field; the field numbers used here fit into one byte."""
+    """Return the protobuf tag and length of a bytes field. The field numbers used here fit into one byte."""
     return bytes([number << 3 | _BYTES]) + _encode_varint(size)
 
 
 def _field_size(size: int) -> int:
-    """Return the total size in bytes of a field whose content has `size` bytes."""
+    """Return the serialized size of a protobuf field whose content has `size` bytes."""
     return 1 + len(_encode_varint(size)) + size
 
 
@@ -360,7 +360,7 @@ def _parse_graph(stream: BinaryIO, whole: _Field, graph: onnx.GraphProto, source
 
 
 def _refer_to_values(stream: BinaryIO, field: _Field, tensor: onnx.TensorProto, source: Path) -> bool:
-    """Turn `tensor` into a reference to its packed values in the file, and return True; return False for unusual tensors."""
+    """Turn a tensor into a reference to its packed values in the file; return False for unusual tensors."""
     if field.end - field.content < deferred.HEAVY:
         return False
     values: list[_Field] = []

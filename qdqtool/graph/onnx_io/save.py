@@ -25,7 +25,7 @@ _log = logging.getLogger(__name__)
 
 
 def disagreement(proto: onnx.ModelProto) -> str | None:
-    """Return onnx's message about the first node whose types or shapes do not fit its operator; None if all nodes fit.
+    """Return onnx's message about the first node whose types or shapes do not fit; None if all nodes fit.
 
     If inference takes more memory or time than a model of its size may take, nothing is known, and the result is None.
     """
@@ -111,7 +111,7 @@ def save_beside(model: Model, path: Path) -> None:
 
 
 def save_around(model: Model, path: Path) -> Path | None:
-    """Write the model, but leave its external weights in the folder of their files. Return this folder for the reader.
+    """Write the model without moving its external weights. Return the folder of the weights for the reader.
 
     None if the weights are not all in one folder, or if too many are in memory; the model is then written as by
     `save_beside`.
@@ -126,7 +126,7 @@ def save_around(model: Model, path: Path) -> Path | None:
 def leave_in_place(
     heavy: Sequence[onnx.TensorProto], data: Path
 ) -> tuple[Path | None, tuple[onnx.TensorProto, ...]]:
-    """Return the folder of the weights that stay in their files, and tensors that represent all weights in the model.
+    """Return the folder of the weights that stay in their files, and the tensors that stand for all weights in the model.
 
     If the weights are not all in one folder, or if too many are in memory, all weights are written to `data`, in the
     folder of the model.
@@ -145,7 +145,7 @@ def _save(model: Model, path: Path, data: Path, *, lasting: bool) -> None:
 
 
 def _apart(model: Model) -> tuple[onnx.ModelProto, tuple[onnx.TensorProto, ...]]:
-    """Return the model without its heavy weights, and the heavy weights."""
+    """Split a model into a copy without its heavy weights, and these weights."""
     light, heavy = skeleton(model.proto)
     names = {tensor.name for tensor in heavy}
     inputs = [value for value in model.proto.graph.input if value.name not in names]

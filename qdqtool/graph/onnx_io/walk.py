@@ -21,7 +21,7 @@ def bodies(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
 
 
 def names(part: Any) -> tuple[str, ...]:
-    """Return the names that a message of a graph defines or reads; () for messages without names."""
+    """Return the names that a protobuf message of a graph defines or reads; () for messages without names."""
     if isinstance(part, onnx.NodeProto):
         return (*part.input, *part.output, part.name)
     return (part.name,) if isinstance(part, onnx.ValueInfoProto | onnx.TensorProto) else ()
@@ -52,7 +52,7 @@ def copy_message(message: Any) -> Any:
 
 
 def parts(message: Message) -> Iterator[Any]:
-    """Yield a message and all messages inside it, in the order of the file; does not look inside tensors."""
+    """Yield a protobuf message and all messages inside it, in the order of the file, but not inside tensors."""
     waiting: list[Any] = [message]
     while waiting:
         part = waiting.pop()
@@ -73,7 +73,7 @@ def tensors(message: Message) -> Iterator[onnx.TensorProto]:
 
 
 def misspelt(part: Message) -> bool:
-    """Return True if a text field of this message is not UTF-8. Protobuf accepts damaged text and returns bytes."""
+    """Return True if a text field of a protobuf message is not UTF-8. Protobuf returns damaged text as bytes."""
     if isinstance(part, onnx.TensorProto):
         entries = (*part.external_data, *part.metadata_props)
         words: tuple[Any, ...] = (part.name, part.doc_string, *(w for e in entries for w in (e.key, e.value)))
@@ -98,7 +98,7 @@ _HEAVY = 1024
 
 
 def skeleton(proto: onnx.ModelProto) -> tuple[onnx.ModelProto, tuple[onnx.TensorProto, ...]]:
-    """Return the light copy and the heavy initializers. The copy declares the heavy initializers as inputs."""
+    """Return a copy of the model with its heavy initializers declared as inputs, and these initializers."""
     light = onnx.ModelProto()
     copy_fields(proto, light, skip={"graph"})
     copy_fields(proto.graph, light.graph, skip={"initializer"})
@@ -116,12 +116,12 @@ def skeleton(proto: onnx.ModelProto) -> tuple[onnx.ModelProto, tuple[onnx.Tensor
 
 
 def is_heavy(tensor: onnx.TensorProto) -> bool:
-    """Return True if a constant is so large that no pass needs its values."""
+    """Return True if an initializer is so large that no onnx pass needs its values."""
     return bool(prod(tensor.dims) >= _HEAVY)
 
 
 def restore(light: onnx.ModelProto, heavy: tuple[onnx.TensorProto, ...]) -> onnx.ModelProto:
-    """Put the heavy initializers back into `light` and return it."""
+    """Put the heavy initializers back into a model that `skeleton` returned, and return it."""
     names = {tensor.name for tensor in heavy}
     inputs = [value for value in light.graph.input if value.name not in names]
     del light.graph.input[:]
@@ -144,7 +144,7 @@ def declaration(proto: onnx.ModelProto, tensor: str) -> onnx.ValueInfoProto:
 
 
 def copy_fields(source: Message, target: Message, *, skip: Container[str]) -> None:
-    """Copy every field except those in `skip`."""
+    """Copy every field of a protobuf message except those in `skip`."""
     for field, value in source.ListFields():
         if field.name in skip:
             continue
@@ -158,5 +158,5 @@ def copy_fields(source: Message, target: Message, *, skip: Container[str]) -> No
 
 
 def at(names: Sequence[str], index: int) -> str:
-    """Return the tensor at a position; "" if there is none."""
+    """Return the tensor name at a position of a list; "" if the list is shorter."""
     return names[index] if index < len(names) else ""

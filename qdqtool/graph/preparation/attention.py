@@ -53,7 +53,7 @@ Dim = int | str | None
 
 
 def write_attention(edit: Edit, view: GraphView) -> int:
-    """Replace every Attention whose heads are known; return how many.
+    """Replace every Attention with known heads by MatMul, Softmax and MatMul; return their number.
 
     A query whose Boolean mask allows no key gives zeros, as ONNX says; a mask of floats must leave it one key that is not
     -inf.
@@ -121,7 +121,7 @@ def heads_of(view: GraphView, node: Node) -> Heads | None:
 
 
 def _shows_masked_scores(view: GraphView, node: Node) -> bool:
-    """Return True if an output holds scores of masked keys. These scores are -inf there, and finite in the written form."""
+    """Return True if an Attention returns scores of masked keys, which are -inf, and finite in the written form."""
     if not at(node.outputs, 3) or _WORDS[node.integer("qk_matmul_output_mode", 0)] != "biased":
         return False
     mask = at(node.inputs, 3)
@@ -197,7 +197,7 @@ class AttentionWriter:
         return self._op("Transpose", [apart], f"heads_{index}", perm=[0, 2, 1, 3])
 
     def _join_past(self, new: str, past: int, output: int) -> str:
-        """Return keys or values joined with those of earlier steps; as a model output if one is requested."""
+        """Return keys or values joined with those of earlier steps, also as a model output if the node returns them."""
         earlier, present = at(self.node.inputs, past), at(self.node.outputs, output)
         if earlier:
             return self._op("Concat", [earlier, new], f"joined_{output}", result=present, axis=2)
@@ -221,7 +221,7 @@ class AttentionWriter:
     # --- masks ---
 
     def _biases(self, query: str, key: str, tokens: Dim, total: Dim) -> list[str]:
-        """Return the tensors to add to the scores: one tensor for all conditions on keys, and the float mask."""
+        """Return the tensors to add to the attention scores: one for all conditions on keys, and the float mask."""
         allowed = self._list_conditions(query, key, tokens, total)
         mask = at(self.node.inputs, 3)
         biases, is_flag = [], bool(mask) and self.view.info(mask).dtype is DType.BOOL
@@ -248,7 +248,7 @@ class AttentionWriter:
         return biases
 
     def _guard_rows(self, tensor: str, word: str, result: str = "") -> str:
-        """Return the tensor with zeros for queries whose keys are all masked.
+        """Return the attention result with zeros for queries whose keys are all masked.
 
         Only masks of (queries, keys) can have such queries.
         """
@@ -267,7 +267,7 @@ class AttentionWriter:
         return self.masks[key]
 
     def _pad_mask(self, mask: str, total: Dim) -> str:
-        """Return the mask padded to the number of keys. Keys beyond the end of the mask are not allowed."""
+        """Return the attention mask padded to the number of keys; the added keys are not allowed."""
         shape = self.view.info(mask).shape or ()
         length = shape[-1] if shape else None
         if not isinstance(length, int) or not isinstance(total, int) or length in {1, total}:
@@ -279,7 +279,7 @@ class AttentionWriter:
         return self._op("Pad", [mask, pads, value], "mask")
 
     def _list_conditions(self, query: str, key: str, tokens: Dim, total: Dim) -> list[str]:
-        """Return conditions on (query, key): causal, inside a window, before the end of the filled cache."""
+        """Return conditions on (query, key): causal, inside the window, before the end of the filled cache."""
         valid = at(self.node.inputs, 6)
         causal = bool(self.node.attribute("is_causal", 0))
         left, right = (self.node.integer(f"{side}_window_size", -1) for side in ("left", "right"))
@@ -307,13 +307,13 @@ class AttentionWriter:
         return [*conditions, self._valid(key, valid)] if valid else conditions
 
     def _valid(self, key: str, valid: str) -> str:
-        """Return flags of the keys in use, (batch, 1, 1, keys)."""
+        """Return flags of the keys in use in a cache, (batch, 1, 1, keys)."""
         places = self._range(self.size_of(key, _ROWS), "places")
         ends = self._op("Unsqueeze", [valid, self._shape("ends_axes", [1, 2, 3])], "ends")
         return self._op("Less", [places, ends], "valid")
 
     def _ahead(self, query: str, key: str, valid: str, past: str) -> str:
-        """Return how many positions each key is ahead of each query."""
+        """Return by how many positions each key is after each query."""
         rows = self._range(self.size_of(query, _ROWS), "rows")
         column = self._op("Unsqueeze", [rows, self._shape("row_axis", [1])], "column")
         if valid:
@@ -327,7 +327,7 @@ class AttentionWriter:
     # --- the result ---
 
     def _softmax(self, scores: str) -> str:
-        """Return the probabilities, computed in the type that the node asks for."""
+        """Return the attention probabilities, in the type that the node asks for."""
         kind = self.node.integer("softmax_precision", 0)
         own = int(onnx.helper.np_dtype_to_tensor_dtype(self.sides.dtype))
         if kind in {0, own}:
@@ -369,7 +369,7 @@ class AttentionWriter:
         return shape[_ROWS] if shape and len(shape) == _RANK else None
 
     def size_of(self, tensor: str, axis: int) -> str:
-        """Return a length at run time, a scalar."""
+        """Return a dimension of a tensor at run time, as a scalar tensor."""
         shape = self._op("Shape", [tensor], "shape")
         return self._op("Gather", [shape, self._whole("axis", axis)], "length")
 

@@ -103,12 +103,12 @@ class _Writer:
         self.edit.remove([self.proto])
 
     def read(self, tensor: str) -> bool:
-        """Return True if a node or model output outside the replacement reads a tensor."""
+        """Return True if another node or a model output reads a tensor of the replaced node."""
         return bool(tensor) and (bool(self.view.uses(tensor)) or self.view.is_output(tensor))
 
 
 def _skip_norm(writer: _Writer, *, simple: bool) -> bool:
-    """Write an Add and a norm of its sum; the sum may be a model output too."""
+    """Write the Add and the normalization of a SkipLayerNormalization; the sum may be a model output too."""
     if writer.edit.opset < _LAYER_NORM and not simple:
         return False
     if any(writer.read(writer.output(index)) for index in (1, 2)):
@@ -139,7 +139,7 @@ def _simple_norm(writer: _Writer) -> bool:
 
 
 def _mean_square(writer: _Writer, tensor: str, gamma: str, axis: int, epsilon: float) -> None:
-    """Divide the tensor by the root of its mean square and multiply by `gamma`; in FP32, as onnxruntime computes it."""
+    """Write an RMS normalization: divide by the root of the mean square and multiply by `gamma`, in FP32."""
     narrow = writer.dtype != np.float32
     kind = int(onnx.helper.np_dtype_to_tensor_dtype(writer.dtype))
     wide = writer.op("Cast", [tensor], "wide", to=onnx.TensorProto.FLOAT) if narrow else tensor
@@ -157,7 +157,7 @@ def _mean_square(writer: _Writer, tensor: str, gamma: str, axis: int, epsilon: f
 
 
 def _gelu(writer: _Writer) -> bool:
-    """Write x / 2 * (1 + Erf(x / sqrt 2)), after the bias if there is one."""
+    """Write a Gelu as x / 2 * (1 + Erf(x / sqrt 2)), after the bias if there is one."""
     writer.begin()
     x, bias = writer.input(0), writer.input(1)
     x = writer.op("Add", [x, bias], "biased") if bias else x
@@ -192,7 +192,7 @@ def _quick_gelu(writer: _Writer) -> bool:
 
 
 def _fused_product(writer: _Writer) -> bool:
-    """Write Transposes, a MatMul, and the Mul by its constant."""
+    """Write com.microsoft.FusedMatMul as Transposes, a MatMul, and a Mul by its constant."""
     node = writer.node
     if node.integer("transBatchA", 0) or node.integer("transBatchB", 0):
         return False
@@ -221,7 +221,7 @@ def _fused_product(writer: _Writer) -> bool:
 
 
 def _multi_head(writer: _Writer, masks: dict[tuple[Any, ...], str]) -> bool:
-    """Write attention with queries, keys and values of three dimensions, a bias, an additive mask and a cache."""
+    """Write com.microsoft.MultiHeadAttention: three-dimensional queries, keys and values, a bias, a mask and a cache."""
     node, shape = writer.node, writer.view.info(writer.input(0)).shape or ()
     heads = node.integer("num_heads", 0)
     ready = len(shape) == 3 and isinstance(shape[-1], int) and heads > 0
@@ -255,7 +255,7 @@ def _multi_head(writer: _Writer, masks: dict[tuple[Any, ...], str]) -> bool:
 
 
 def _group_query(writer: _Writer, masks: dict[tuple[Any, ...], str]) -> bool:
-    """Write attention with shared heads, a rotation, and a cache that grows by the new tokens in each step."""
+    """Write com.microsoft.GroupQueryAttention: shared heads, a rotation, and a cache that grows in each step."""
     node, view = writer.node, writer.view
     heads, shared = node.integer("num_heads", 0), node.integer("kv_num_heads", 0)
     shape, past = view.info(writer.input(0)).shape or (), view.info(writer.input(3)).shape or ()

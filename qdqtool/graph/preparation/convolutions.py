@@ -39,7 +39,7 @@ _EPSILON = 1e-5
 
 
 def fold_batchnorm(edit: Edit) -> int:
-    """Fold each foldable BatchNormalization into the weight and bias before it; return how many.
+    """Fold each BatchNormalization into the weight and bias of the layer before it, if possible; return their number.
 
     Foldable: inference mode, constant statistics, and alone in reading the output of a Conv, ConvTranspose or Gemm
     with constant weight and bias. The weighted node takes over the output name. Computed in float64:
@@ -65,7 +65,7 @@ def fold_batchnorm(edit: Edit) -> int:
 
 
 def _affine(norm: onnx.NodeProto, edit: Edit) -> tuple[NDArray[Any], NDArray[Any]] | None:
-    """Return scale and offset per channel in float64; None in training mode, or if they are not constant vectors."""
+    """Return scale and offset of a BatchNormalization per channel in float64; None if they are not constant."""
     attributes = {attribute.name: attribute for attribute in norm.attribute}
     training = "training_mode" in attributes and attributes["training_mode"].i
     values = [edit.value(name) for name in norm.input[1:5]]
@@ -86,7 +86,7 @@ def _affine(norm: onnx.NodeProto, edit: Edit) -> tuple[NDArray[Any], NDArray[Any
 def _rescale(
     node: onnx.NodeProto, affine: tuple[NDArray[Any], NDArray[Any]], edit: Edit, shared: set[str]
 ) -> bool:
-    """Give `node` a new weight and bias that include `affine`; return False if that is impossible."""
+    """Fold `affine` into the weight and bias of `node`; return False if that is impossible."""
     factor, offset = affine
     weight = edit.value(node.input[1])
     bias_name = node.input[2] if len(node.input) > 2 else ""
@@ -117,7 +117,7 @@ def _rescale(
 def _channel_shape(
     op: str, weight: NDArray[Any], attributes: dict[str, onnx.AttributeProto], channels: int
 ) -> tuple[int, ...] | None:
-    """Return the shape that broadcasts one value per output channel over the weight; None if the counts do not fit."""
+    """Return the shape in which values per output channel broadcast over a weight; None if the counts do not fit."""
     if weight.ndim < 2:
         return None
     spatial = (1,) * (weight.ndim - 2)
@@ -138,7 +138,7 @@ def _spread(
     weight: NDArray[Any],
     attributes: dict[str, onnx.AttributeProto],
 ) -> NDArray[Any]:
-    """Reshape `factor` so that it multiplies the weight. For ConvTranspose, every input channel belongs to one group."""
+    """Reshape a factor per channel so that it multiplies the weight of a Conv or ConvTranspose."""
     shaped = factor.reshape(shape)
     if len(shape) == weight.ndim:
         return shaped
@@ -156,7 +156,7 @@ _DEPTH_TO_SPACE = 11
 
 
 def write_convolutions(edit: Edit, view: GraphView, *, strided: bool) -> int:
-    """Turn ConvTranspose nodes with constant weights into Conv nodes; return how many.
+    """Turn ConvTranspose nodes with constant weights into Conv nodes; return their number.
 
     Left alone: an output shape instead of paddings, automatic paddings, paddings larger than the kernel reaches (which a
     Conv cannot have), and strides with dilations, or that differ along axes of unknown size.
@@ -250,24 +250,24 @@ def _convolve(
 
 
 def _turn_kernel(weight: NDArray[Any], group: int) -> NDArray[Any]:
-    """Convert [inputs, outputs/group, ...] to [outputs, inputs/group, ...], with the kernel rotated by 180 degrees."""
+    """Convert a weight [inputs, outputs/group, ...] to [outputs, inputs/group, ...], and rotate the kernel by 180 degrees."""
     return np.flip(_exchange_channels(weight, group), tuple(range(2, weight.ndim)))
 
 
 def _exchange_channels(weight: NDArray[Any], group: int) -> NDArray[Any]:
-    """Convert [inputs, outputs/group, ...] to [outputs, inputs/group, ...]."""
+    """Convert a weight [inputs, outputs/group, ...] to [outputs, inputs/group, ...]."""
     inputs, outputs = weight.shape[:2]
     parts = weight.reshape(group, inputs // group, outputs, *weight.shape[2:])
     return parts.swapaxes(1, 2).reshape(group * outputs, inputs // group, *weight.shape[2:])
 
 
 def _is_plain(strides: tuple[int, ...]) -> bool:
-    """Return True if one operator can put the output positions side by side for any sizes."""
+    """Return True if DepthToSpace or one Reshape can interleave the results for these strides, for any input size."""
     return len(strides) == 1 or (len(strides) == 2 and strides[0] == strides[1])
 
 
 def _sizes(view: GraphView, tensor: str, rank: int) -> tuple[int, ...] | None:
-    """Return the spatial sizes of a tensor; None if one is dynamic or unknown."""
+    """Return the spatial sizes of a tensor; None if one of them is unknown."""
     sizes = (view.info(tensor).shape or ())[2:]
     fixed = tuple(size for size in sizes if isinstance(size, int))
     return fixed if len(fixed) == rank else None
@@ -276,7 +276,7 @@ def _sizes(view: GraphView, tensor: str, rank: int) -> tuple[int, ...] | None:
 def _axes(
     kernel: tuple[int, ...], strides: tuple[int, ...], pads: tuple[int, ...], extra: tuple[int, ...]
 ) -> list[_Axis] | None:
-    """Return, for each axis, the weights of each position between two steps; None if an axis cannot be a convolution."""
+    """Return how a ConvTranspose becomes a convolution along each axis; None if it cannot."""
     rank = len(kernel)
     axes = [
         _axis(size, stride, (pads[index], pads[rank + index]), extra[index])
@@ -287,7 +287,7 @@ def _axes(
 
 
 def _axis(size: int, stride: int, pads: tuple[int, int], extra: int) -> _Axis | None:
-    """Return, for one axis, the weights of each position between two steps; None if pads would be negative.
+    """Return how a ConvTranspose becomes a convolution along one axis; None if pads would be negative.
 
     Position r reads x[m + q - a] through weight t + a * stride; q and t are quotient and remainder of (r + pad) /
     stride.
@@ -308,7 +308,7 @@ def _axis(size: int, stride: int, pads: tuple[int, int], extra: int) -> _Axis | 
 
 
 def _of_places(weight: NDArray[Any], axes: list[_Axis], group: int) -> NDArray[Any]:
-    """Return the weights of all positions, [outputs * places, inputs/group, taps...]."""
+    """Return the weights of the Conv that replaces a ConvTranspose: one set of output channels per position in a stride."""
     places_of = _exchange_channels(weight, group)
     for index, axis in enumerate(axes):
         position = 2 + 2 * index  # each axis done before left its places and its taps
@@ -324,7 +324,7 @@ def _of_places(weight: NDArray[Any], axes: list[_Axis], group: int) -> NDArray[A
 
 
 def _whole(edit: Edit, name: str, result: str, cuts: list[int]) -> str:
-    """Return the tensor that a Slice shortens to `result`; `result` itself if nothing is cut off."""
+    """Add a Slice that makes `result`, and return its input; if nothing is cut off, return `result` itself."""
     if not any(cuts):
         return result
     longer = edit.fresh(f"{result}_longer")
@@ -347,7 +347,7 @@ def _interleave(
     strides: tuple[int, ...],
     sizes: tuple[int, ...] | None,
 ) -> None:
-    """Make `node` the Conv of all positions, and put their results side by side after it."""
+    """Turn a ConvTranspose into a Conv with one set of channels per position in a stride, and interleave these."""
     rank, places = len(axes), prod(strides)
     channels, kernel = weight.shape[0] // places, weight.shape[2:]
     group = int(next((a.i for a in node.attribute if a.name == "group"), 1))

@@ -29,7 +29,7 @@ from qdqtool.graph.view import GraphView
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Terms:
-    """Labels of an equation with two operands; each operand has each label once.
+    """The labels of an Einsum with two operands, in which each operand has each label once.
 
     Attributes:
         left, right, result: labels of the operands and of the result, in order.
@@ -48,7 +48,7 @@ class _Terms:
 
 
 def write_products(edit: Edit, view: GraphView) -> int:
-    """Replace every Einsum that one MatMul can compute; return how many.
+    """Replace every Einsum that one MatMul can compute; return the number of replaced nodes.
 
     Not changed: Einsum with one operand or more than two, an ellipsis, diagonals, sums over one operand, and products
     that would need a Reshape of two dimensions of unknown length.
@@ -139,7 +139,7 @@ def _write_transform(edit: Edit, node: onnx.NodeProto, view: GraphView) -> bool:
 
 
 def _with_weights(edit: Edit, node: onnx.NodeProto, operands: Sequence[str], terms: _Terms) -> bool:
-    """Write a product whose right operand is a constant and becomes a matrix; return False if this is impossible."""
+    """Write an Einsum with a constant right operand, which becomes a matrix; return False if this is impossible."""
     weights = edit.value(operands[1])
     if weights is None or weights.ndim != len(terms.right):
         return False
@@ -158,7 +158,7 @@ def _with_weights(edit: Edit, node: onnx.NodeProto, operands: Sequence[str], ter
 def _with_joined_axes(
     edit: Edit, node: onnx.NodeProto, operands: Sequence[str], terms: _Terms, view: GraphView
 ) -> bool:
-    """Write a product; several labels of rows, columns or sums become one axis each.
+    """Write an Einsum as MatMul: several labels of rows, columns or sums become one axis each.
 
     Return False if lengths are unknown.
     """
@@ -199,7 +199,7 @@ def _with_joined_axes(
 def _product(
     edit: Edit, node: onnx.NodeProto, factors: tuple[str, str], terms: _Terms, shape: list[int] | None = None
 ) -> None:
-    """Write the MatMul with the old node's name, and the nodes that restore the order of the old result."""
+    """Write the MatMul that replaces an Einsum, and the nodes that restore the order of its result."""
     labels = terms.batch + terms.rows + terms.columns
     if labels == terms.result and shape is None:
         edit.node("MatMul", factors, [node.output[0]], name=f"{node.name}_MatMul")

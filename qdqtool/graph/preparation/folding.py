@@ -82,7 +82,7 @@ def _sweep(edit: Edit, model: Model, kept: frozenset[str]) -> list[Computed]:
 
 
 def _affordable(node: onnx.NodeProto, edit: Edit, model: Model) -> bool:
-    """Return True if the sizes of the outputs are known, and not much larger than the sizes of the inputs."""
+    """Return True if the outputs of a node have known sizes, and are not much larger than its inputs."""
     allowed = _GROWTH + sum(byte_size(edit.constants[name]) or 0 for name in node.input if name)
     for name in filter(None, node.output):
         info = model.view.info(name)
@@ -106,7 +106,7 @@ _MOST_ELEMENTS = 1 << 10
 
 
 def take_decided_branches(model: Model) -> Model:
-    """Return the model without the Ifs of its main graph whose branch is known, also inside a taken branch."""
+    """Return the model in which nodes of the taken branch replace each If whose condition is known."""
     total = 0
     while any(node.op_type == "If" for node in model.proto.graph.node):
         edit = Edit(model)
@@ -176,7 +176,7 @@ def _known_values(edit: Edit, view: GraphView) -> dict[str, NDArray[Any]]:
 
 
 def known_shape(node: onnx.NodeProto, view: GraphView) -> dict[str, NDArray[Any]] | None:
-    """Return the value of Shape or Size if every dimension is a number; otherwise None."""
+    """Return the value of a Shape or Size node if every dimension is a number; else None."""
     if node.op_type not in SHAPE_READERS:
         return None
     info = view.info(node.input[0])
@@ -189,7 +189,7 @@ def known_shape(node: onnx.NodeProto, view: GraphView) -> dict[str, NDArray[Any]
 
 
 def _bounds(node: onnx.NodeProto) -> slice:
-    """Return the slice of dimensions that a Shape node returns."""
+    """Return which dimensions a Shape node returns, as a slice."""
     attributes = {attribute.name: attribute.i for attribute in node.attribute}
     return slice(attributes.get("start"), attributes.get("end"))
 
@@ -197,7 +197,7 @@ def _bounds(node: onnx.NodeProto) -> slice:
 def _known_dimension(
     node: onnx.NodeProto, edit: Edit, view: GraphView, values: dict[str, NDArray[Any]]
 ) -> NDArray[Any] | None:
-    """Return one known dimension, gathered from a shape with unknown ones; None for other nodes."""
+    """Return the dimension that a Gather picks from a partly unknown shape, if it is known; else None."""
     makers = {name: maker for maker in edit.nodes if maker.op_type == "Shape" for name in maker.output}
     maker = makers.get(node.input[0]) if node.op_type == "Gather" else None
     index = values.get(node.input[1]) if maker is not None else None
@@ -264,7 +264,7 @@ def _rename(node: onnx.NodeProto, renamed: dict[str, str]) -> None:
 
 
 def bypass(edit: Edit, view: GraphView) -> int:
-    """Remove idle nodes, and connect their consumers to the inputs of these nodes; return the number of removed nodes.
+    """Remove nodes that change nothing, and connect their consumers to the inputs; return the number of removed nodes.
 
     A node that makes a pinned tensor stays unless the maker of its input can write that tensor itself.
     `view` shows the model that `edit` was opened on.

@@ -61,7 +61,7 @@ def _guards(edit: Edit, view: GraphView) -> Iterator[tuple[onnx.NodeProto, Node]
 
 
 def _remove(edit: Edit, guard: onnx.NodeProto, softmax: Node) -> None:
-    """Remove a guard: its Softmax writes the guard's output, because ranges and placements use this name."""
+    """Remove a Where after a Softmax. The Softmax then writes its output, because ranges and placements use this name."""
     old, new = softmax.outputs[0], guard.output[0]
     maker = edit.maker(old)
     if maker is None or old in edit.pinned:
@@ -158,7 +158,7 @@ def bound_masks(edit: Edit, view: GraphView) -> int:
 
 
 def _mask(edit: Edit, view: GraphView, tensor: str) -> _Mask | None:
-    """Return the mask of scores that are a product of finite values with usual constants; None if there is none."""
+    """Return the Where that masks attention scores with a computed condition; None if there is none."""
     node = view.producer(tensor)
     is_choice = node is not None and node.op == "Where"
     if node is None or not (is_choice or node.op == "Add") or not _is_private(edit, view, tensor, 1):
@@ -198,7 +198,7 @@ def _drop(
     mask: _Mask,
     rows: dict[tuple[str, int, bool], str],
 ) -> bool:
-    """Remove a guard. If the mask is -inf, write zeros into rows without a key. Return False if the guard must stay."""
+    """Remove a Where after a Softmax, and zero rows without a key if the mask is -inf. Return False if it must stay."""
     product, zero = _only_reader(edit, view, guard.output[0]), _small(edit, guard.input[1])
     is_private = _is_private(edit, view, softmax.outputs[0], 2) and _is_private(edit, view, guard.input[0], 1)
     if np.isneginf(mask.value).any():
@@ -222,7 +222,7 @@ def _is_private(edit: Edit, view: GraphView, tensor: str, uses: int) -> bool:
 
 
 def _only_reader(edit: Edit, view: GraphView, tensor: str) -> Node | None:
-    """Return the only node that reads the values of a tensor, if it reads them as its first input."""
+    """Return the only node that reads a tensor, if it reads it as its first input; else None."""
     uses = [use for use in view.uses(tensor) if use.node.op not in SHAPE_READERS]
     return uses[0].node if len(uses) == 1 and not uses[0].index and tensor not in edit.pinned else None
 
@@ -267,7 +267,7 @@ def _write_answered(edit: Edit, mask: _Mask, *, in_rows: bool) -> str:
 
 
 def _clear(edit: Edit, node: Node, answered: str, dtype: np.dtype[Any]) -> None:
-    """Write zeros into the rows of a result that belong to a query without a key."""
+    """Write zeros into the rows of a result whose query has no key."""
     maker, result = edit.maker(node.outputs[0]), node.outputs[0]
     if maker is not None:
         full = edit.fresh(f"{result}_all")

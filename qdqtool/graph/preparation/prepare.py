@@ -167,7 +167,7 @@ def copy_outputs(edit: Edit, view: GraphView) -> int:
 
 
 def _drop_outputs(edit: Edit, view: GraphView) -> int:
-    """Remove unread outputs after the first one, of operators of which only the first is imported; return how many."""
+    """Remove unread outputs after the first one from operators that TensorRT imports with one output; return the number."""
     dropped = 0
     for node in edit.nodes:
         if node.op_type in FIRST_OUTPUT_ONLY:
@@ -183,7 +183,7 @@ def _count_transposes(model: Model) -> int:
 
 
 def _rewritten(model: Model, rewrite: Callable[[Edit, GraphView], int], note: str, plural: str) -> Model:
-    """Return the rewritten model with a note; the model itself if `rewrite` returns 0, its number of changes."""
+    """Return the model after `rewrite`, with a note on the number of changes; the model itself if there are none."""
     edit = Edit(model)
     changed = rewrite(edit, model.view)
     if not changed:
@@ -224,7 +224,7 @@ _WHERE = "prepare.constants"
 
 
 def give_constants(model: Model, values: Mapping[str, Given]) -> Model:
-    """Replace these inputs by constants of their type; dynamic dimensions get the length 1.
+    """Replace these model inputs by constants of their type; dynamic dimensions get the length 1.
 
     One number fills the input; a list has all of its values, in the order of rows. Returns the model itself if all
     inputs are constants already, so a prepared model does not change when it is prepared again.
@@ -291,7 +291,7 @@ def _tensor(entry: onnx.ValueInfoProto, value: Given) -> np.ndarray[tuple[int, .
 
 
 def prepare_as_placed(model: Model, options: PrepareOptions, placement: Placement) -> Model:
-    """Prepare `model` with `options`, or with a variant of `options` for which every slot of the placement exists.
+    """Prepare `model` with `options`, or with a variant of `options` for which every node input of the placement exists.
 
     If no variant has every slot, the model is prepared with `options`, and the reader of the placement reports the
     missing slot.
@@ -313,7 +313,7 @@ def prepare_as_placed(model: Model, options: PrepareOptions, placement: Placemen
 
 
 def _fits(placement: Placement, model: Model) -> bool:
-    """Return True if every slot of a placement exists, at the same operator, and reads the same tensor."""
+    """Return True if the model has every node input of a placement, at the same operator and with the same tensor."""
     nodes = model.view.by_name
     for decision in placement.decisions:
         node, index = nodes.get(decision.slot.node), decision.slot.index

@@ -139,7 +139,7 @@ def _only_product(view: GraphView, tensor: str, way: list[str]) -> tuple[Node, i
 
 
 def _attention(view: GraphView, tensor: str) -> str:
-    """Return the name of the product of probabilities and values that follows a tensor; "" if there is none."""
+    """Return the name of the second MatMul of the attention that reads a tensor; "" if there is none."""
     waiting, visited = [(tensor, False)], set[str]()
     passed = LAYOUT | CASTS | FACTORS
     scores: Node | None = None
@@ -164,7 +164,7 @@ def _attention(view: GraphView, tensor: str) -> str:
 
 
 def _is_split_by(apart: Sequence[str], parts: Sequence[_Projection]) -> bool:
-    """Return True if a glob selects only some of the MatMuls or of their tensors, or does not select the joint MatMul."""
+    """Return True if a glob of the recipe selects only some of the MatMuls to join, or not the joint one."""
     columns = zip(*((part.node.name, part.node.outputs[0], part.end) for part in parts), strict=True)
     for names in columns:
         for glob in apart:
@@ -182,7 +182,7 @@ def _joint_name(parts: Sequence[_Projection]) -> str:
 
 
 def _balance(edit: Edit, view: GraphView, parts: Sequence[_Projection]) -> None:
-    """Scale the parts by powers of two to similar magnitudes; the consumers of the parts undo the scaling."""
+    """Scale the parts of a joint projection by powers of two to similar magnitudes; their consumers undo the scaling."""
     pair = [part for part in parts if part.use is not None and _is_scored(view, part.use[0])]
     if (
         len(pair) == 2
@@ -212,7 +212,7 @@ def _balance(edit: Edit, view: GraphView, parts: Sequence[_Projection]) -> None:
 
 
 def _is_scored(view: GraphView, product: Node) -> bool:
-    """Return True if the result of a product is the scores that a Softmax reads."""
+    """Return True if a Softmax reads the result of a MatMul as its scores."""
     waiting, visited = [product.outputs[0]], set[str]()
     while waiting and len(visited) < _FARTHEST:
         for use in view.uses(waiting.pop()):
@@ -256,7 +256,7 @@ def _scale(edit: Edit, part: _Projection, factor: float) -> None:
 
 
 def _rename(edit: Edit, tensors: Sequence[str]) -> str:
-    """Give new names to tensors whose values are scaled; return the first name."""
+    """Give new names to tensors whose values are scaled now; return the first name."""
     names = [edit.fresh(f"{tensor}_scaled") for tensor in tensors]
     for old, new in zip(tensors, names, strict=True):
         node = edit.maker(old)

@@ -48,7 +48,7 @@ def flatten(edit: Edit, view: GraphView) -> int:
 
 
 def _shape(edit: Edit, name: str, tensor: str, leading: tuple[int | str, ...], columns: int) -> str:
-    """Return the shape of the MatMul result; a constant if at most one leading dimension is dynamic."""
+    """Return the shape of a MatMul result as a tensor; a constant if at most one leading dimension is dynamic."""
     sizes = [size if isinstance(size, int) else -1 for size in leading]
     if sizes.count(-1) < 2:
         return edit.constant(f"{name}_back_shape", np.asarray([*sizes, columns], np.int64))
@@ -71,7 +71,7 @@ def _shape(edit: Edit, name: str, tensor: str, leading: tuple[int | str, ...], c
 # Without axes the number of dimensions of the result depends on the data: it loses the free one as well where that has the
 # length 1. TensorRT fixes that number when it builds. RTX 1.7.1 refuses such a Squeeze whenever the profile allows the length 1
 # ("ISqueezeLayer without an axes input requires dimension 0 to not be 1 at runtime"), which is the usual batch: networks of
-# madmom and DNSMOS end so. With axes the results are the same for every length but 1, where the free dimension stays.
+# madmom and DNSMOS end so. With axes the results are the same for every length but 1, where the dynamic dimension stays.
 #
 # Exporters note the rank of the sample that they traced: of one frame, which is squeezed away as well. What they note of the
 # result and of all behind the builder removes it then: it is wrong for every other length.
@@ -81,7 +81,7 @@ _AXES_ARE_AN_INPUT = 13
 
 
 def write_squeezed_axes(edit: Edit, view: GraphView) -> int:
-    """Write the axes of a Squeeze without axes, if its input has dynamic dimensions; return the number of changed nodes."""
+    """Write the missing axes of a Squeeze if its input has dynamic dimensions; return the number of changed nodes."""
     changed = 0
     for node in edit.nodes:
         if node.op_type != "Squeeze" or node.domain or any(node.input[1:]) or node.attribute:
@@ -101,7 +101,7 @@ def write_squeezed_axes(edit: Edit, view: GraphView) -> int:
 
 
 def _find_derived(view: GraphView, tensor: str) -> frozenset[str]:
-    """Return the tensor and all tensors computed from it."""
+    """Return a tensor and all tensors computed from it."""
     derived, waiting = {tensor}, [tensor]
     while waiting:
         results = {name for use in view.uses(waiting.pop()) for name in use.node.outputs} - derived
@@ -146,7 +146,7 @@ def _rewritten(node: onnx.NodeProto, edit: Edit, view: GraphView) -> bool:
 
 
 def _is_whole(node: onnx.NodeProto, edit: Edit, view: GraphView) -> bool:
-    """Return True if the length of every axis is multiplied by a whole number."""
+    """Return True if a Resize multiplies the length of every axis by a whole number."""
     scales, sizes = (
         edit.value(node.input[at]) if len(node.input) > at and node.input[at] else None
         for at in (_SCALES, _SIZES)
@@ -223,5 +223,5 @@ def move_transposes(model: Model) -> Model:
 
 
 def _sum_up(nodes: Iterable[onnx.NodeProto]) -> set[tuple[str, ...]]:
-    """Return each node's name, inputs and outputs."""
+    """Return name, inputs and outputs of each node, to compare two models."""
     return {(node.name, *node.input, "", *node.output) for node in nodes}

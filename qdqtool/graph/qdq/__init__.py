@@ -1,1 +1,1 @@
-"""Quantization in a graph: reads it (`lift`), writes it (`lower`), changes it slot by slot, and removes it."""
+"""Quantization in a graph: reads it (`lift`), writes it (`lower`), changes it input by input, and removes it."""

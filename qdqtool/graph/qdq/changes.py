@@ -28,7 +28,7 @@ BIAS = 2
 
 
 def shiftable(view: GraphView) -> tuple[Node, ...]:
-    """Return nodes in graph order whose bias is absent or constant, and is not scaled (`beta` is 1)."""
+    """Return the nodes that a bias shift can change: the bias is absent or constant, and `beta` is 1."""
     return tuple(
         node
         for node in view.nodes
@@ -60,7 +60,7 @@ def shift_biases(model: Model, shifts: Iterable[NodeShift]) -> Model:
 def _shift(
     edit: Edit, node: onnx.NodeProto, shift: np.ndarray[Any, np.dtype[np.float32]], kind: np.dtype[Any]
 ) -> None:
-    """Give `node` a separate bias, increased by `shift`; `kind` is the element type of its other inputs."""
+    """Give `node` its own bias, increased by `shift`; `kind` is the element type of its other inputs."""
     has_bias = len(node.input) > BIAS and bool(node.input[BIAS])
     old = edit.value(node.input[BIAS]) if has_bias else np.zeros(shift.shape, kind)
     if old is None or old.size not in {1, shift.size}:
@@ -98,7 +98,7 @@ _FIX = f"run {Command('calibrate')} on this model"
 
 
 def with_changes(model: Model, changes: WeightChanges) -> Model:
-    """Return the model with changed constants and scaled inputs.
+    """Return the model with the changed constants and scaled inputs of a calibration table.
 
     Rounded weights are written as the floats that their stored values stand for.
 
@@ -121,7 +121,7 @@ def with_changes(model: Model, changes: WeightChanges) -> Model:
 
 
 def _scale(edit: Edit, each: ScaledInput, model: Model) -> None:
-    """Insert a Mul by the factors before the nodes. The result of the Mul has the tensor's name: a placement stays valid."""
+    """Insert a Mul by the factors before the nodes. Its result has the tensor's name, so that a placement stays valid."""
     nodes = {node.name: node for node in edit.nodes}
     for name in each.nodes:
         if name not in nodes or nodes[name].input[0] != each.tensor:
@@ -156,7 +156,7 @@ def _scale(edit: Edit, each: ScaledInput, model: Model) -> None:
 
 
 def undo_rounding(model: Model, table: CalibrationTable) -> Model:
-    """Return the float model that was quantized with `table`: channels are equalized, and nothing is rounded."""
+    """Return the float model that was quantized with `table`: with equalized channels, but unrounded weights."""
     changes = table.weights or WeightChanges()
     return with_changes(model, replace(changes, rounded={})) if changes.values or changes.scaled else model
 

@@ -68,7 +68,7 @@ class _Weight:
         self.scale = np.ones((1,) * self.stored.ndim)
 
     def arranged(self, node: Node, view: GraphView) -> bool:
-        """Apply a node that moves values; return False if its output shape is unknown."""
+        """Apply a node that moves values to the weight; return False if its output shape is unknown."""
         shape = self.stored.shape
         moved = [
             _move_value(node, view, np.broadcast_to(part, shape))
@@ -80,7 +80,7 @@ class _Weight:
         return len(shaped) == len(moved)
 
     def computed(self, node: Node, view: GraphView) -> bool:
-        """Apply a Sub, Mul or Div with a constant; return False for anything else."""
+        """Apply a Sub, Mul or Div with a constant to the weight; return False for other nodes."""
         place = list(node.inputs).index(self.tensor)
         operand = view.constant(node.inputs[1 - place]) if len(node.inputs) == _MATRIX else None
         if operand is None or operand.ndim > self.stored.ndim:
@@ -147,7 +147,7 @@ def _follow_weight(view: GraphView, cast: Node, pinned: AbstractSet[str]) -> _We
 
 
 def _behind_product(view: GraphView, weight: _Weight, product: Node, pinned: AbstractSet[str]) -> _Weight:
-    """Return the weight together with the scales that multiply the result of the weight's MatMul."""
+    """Return the weight with scales that a Mul applies to the result of its MatMul."""
     result = product.outputs[0]
     last = None if result in pinned else _only_reader(view, result)
     is_factor = (
@@ -168,7 +168,7 @@ def _behind_product(view: GraphView, weight: _Weight, product: Node, pinned: Abs
 
 
 def _read_stored(view: GraphView, tensor: str) -> NDArray[Any] | None:
-    """Return the constant from which a tensor comes, after the same moves as the tensor; None if a shape is unknown."""
+    """Return the constant that becomes a tensor by operators that move values; None if a shape is unknown."""
     path: list[Node] = []
     while (maker := view.producer(tensor)) is not None:
         path.append(maker)
@@ -180,7 +180,7 @@ def _read_stored(view: GraphView, tensor: str) -> NDArray[Any] | None:
 
 
 def _move_value(node: Node, view: GraphView, value: NDArray[Any]) -> NDArray[Any] | None:
-    """Return the value after a node that moves it; None if the output shape is unknown or does not fit the value."""
+    """Return a value after a node that moves values; None if the output shape is unknown or does not fit."""
     if node.op == "Transpose":
         order = node.attribute("perm", tuple(reversed(range(value.ndim))))
         return value.transpose(order) if sorted(order) == list(range(value.ndim)) else None
@@ -214,7 +214,7 @@ class _StoredForm:
 
 
 def _form(weight: _Weight) -> _StoredForm | None:
-    """Return the form with the fewest scales and zero points; None if there is none, or if zero points are not integers."""
+    """Return the form of a weight with the fewest scales and zero points; None if DequantizeLinear has no such form."""
     shape = weight.stored.shape
     scale, zero = (np.broadcast_to(part, shape) for part in (weight.scale, weight.zero))
     sharing = _sharing(scale, zero)
@@ -250,7 +250,7 @@ def _fits(values: NDArray[Any], low: float, high: float) -> bool:
 
 
 def _sharing(scale: NDArray[Any], zero: NDArray[Any]) -> tuple[int | None, int] | None:
-    """Return the axis along which scales differ, and how many neighbors share one scale.
+    """Return the axis along which scales differ, and how many neighbours on it share one scale.
 
     None if neither channels nor blocks fit.
     """
@@ -277,7 +277,7 @@ def _run(scale: NDArray[Any], zero: NDArray[Any], axis: int) -> int:
 
 
 def _short(values: NDArray[Any], axis: int | None, block: int) -> NDArray[Any]:
-    """Return one value for each group of neighbors that share it, in the shape that DequantizeLinear takes."""
+    """Return one value for each group of neighbours with one scale, in the shape that DequantizeLinear takes."""
     if axis is None:
         return values.reshape(-1)[:1].reshape(())
     if block:

@@ -38,12 +38,12 @@ def is_zero(value: NDArray[Any]) -> bool:
 
 
 def storable(scale: NDArray[Any], *, half: bool) -> NDArray[np.float32]:
-    """Return `scale` as float32; with `half`, each value is one that FP16 represents exactly."""
+    """Return the scale as float32; with `half`, rounded so that FP16 represents it exactly."""
     return storable_as(scale, DType.FLOAT16 if half else DType.FLOAT32)
 
 
 def storable_as(scale: NDArray[Any], dtype: DType) -> NDArray[np.float32]:
-    """Return `scale` as float32, each value rounded up to one that FP32, FP16 or BF16 represents exactly.
+    """Return the scale as float32, rounded up to values that this float type represents exactly.
 
     Rounding up means that no value is clipped which the exact scale would keep. Because Q and DQ use the same
     rounded scale, a coarse scale costs resolution but never a wrong gain.
@@ -63,7 +63,7 @@ def storable_as(scale: NDArray[Any], dtype: DType) -> NDArray[np.float32]:
 
 
 def made_distinct(scale: NDArray[Any], dtype: DType, number: int) -> NDArray[np.float32]:
-    """Return scales that differ from `scale` and from those of every other `number`, by the smallest possible steps.
+    """Return scales that differ from `scale` and from the result for any other `number`, by the smallest steps.
 
     Copy 1 has the first scale one step larger, copy 2 the second, and so on; with more copies than scales two steps.
     """
@@ -177,12 +177,12 @@ def block_scales(
 
 
 def effective(scale: NDArray[Any], global_scale: float | None) -> NDArray[np.float32]:
-    """Combine block scales and a global scale into equivalent scales of one level."""
+    """Return block scales times the global scale: equivalent scales of one level."""
     return scale.astype(np.float32) * np.float32(1.0 if global_scale is None else global_scale)
 
 
 def _storable(amax: NDArray[Any], format_: QuantFormat, global_scale: float | None) -> NDArray[np.float32]:
-    """Return block scales for these magnitudes that the format's scale type represents exactly."""
+    """Return scales of blocks with these magnitudes that the format's scale type represents exactly."""
     exact = amax / np.float32(format_.qmax)
     if format_.scale_dtype is DType.FLOAT8_E8M0:
         # A power of two, rounded up, so that no value of the block is clipped.
@@ -203,7 +203,7 @@ def _errors(
     global_scale: float | None,
     energy: NDArray[Any] | None,
 ) -> NDArray[np.float32]:
-    """Return the squared error of every block, weighted by the energy of each value. Works in pieces that fit the CPU cache."""
+    """Return the squared rounding error of every block, weighted by the energy of each value."""
     facing = np.expand_dims(effective(scale, global_scale), axis + 1)
     missed = np.empty(scale.shape, np.float32)
     blocks = max(1, _PIECE * folded.shape[axis] // max(folded.size, 1))
@@ -234,7 +234,7 @@ def _fold_blocks(value: NDArray[Any], axis: int | None, block: int | None) -> ND
 
 
 def _facing(scale: NDArray[Any], rank: int, axis: int | None, block: int | None) -> NDArray[Any]:
-    """Reshape scales so that they broadcast to folded values."""
+    """Reshape block scales so that they broadcast to folded values."""
     if axis is None or scale.ndim == 0:
         return scale.reshape(())
     if block is not None:

@@ -130,7 +130,7 @@ def _zero_point(node: Node, view: GraphView) -> tuple[int, ...]:
 
 
 def _constant(tensor: str, view: GraphView) -> NDArray[Any] | None:
-    """Return a constant, also after an Identity or a Cast, which parsers fold; None for a computed value."""
+    """Return a constant, also through an Identity or a Cast, which parsers fold; None for a computed value."""
     for _ in range(_FARTHEST):
         value, node = view.constant(tensor), view.producer(tensor)
         if value is not None or node is None or node.op not in KEEPS_AXES or not node.inputs:
@@ -140,7 +140,7 @@ def _constant(tensor: str, view: GraphView) -> NDArray[Any] | None:
 
 
 def _numbers(value: NDArray[Any]) -> tuple[float, ...]:
-    """Return the entries as numbers; () for strings and complex numbers, which are not scales."""
+    """Return the entries of a scale or zero point as numbers; () for strings and complex numbers."""
     if not is_number(value):
         return ()
     return tuple(float(entry) for entry in value.reshape(-1))

@@ -1,4 +1,4 @@
-"""The meaning of a Q/DQ model (its float graph, and the quantization and the writer of each slot), and the model open for fixes.
+"""Interprets a Q/DQ model: its float graph, and the quantization of each node input. Also opens it for fixes.
 
 Patterns are matched on the float graph (`plain`). Which quantized values an input reads, directly or after operators
 that only move values, is answered here once for all rules.
@@ -45,7 +45,7 @@ from qdqtool.trt.ops import (
 
 
 class Flow:
-    """A Q/DQ model as written, and what it means; all questions together take time linear in the number of nodes.
+    """A Q/DQ model, and its interpretation: which values each node input reads in which format.
 
     Attributes:
         view: the graph with its Q and DQ nodes, in the operators of ONNX; caches that are stored in few bits are float.
@@ -68,7 +68,7 @@ class Flow:
 
     @cached_property
     def lifted(self) -> QuantizedGraph:
-        """Float graph without the regular Q/DQ, and the quantization of each slot; nodes keep their names."""
+        """Float graph without the regular Q/DQ, and the quantization of each node input; nodes keep their names."""
         return lift(self._model)[0]
 
     @cached_property
@@ -109,12 +109,12 @@ class Flow:
 
     @cached_property
     def by_slot(self) -> dict[Slot, QdqPair]:
-        """Pairs by the slots that read them directly."""
+        """Pairs by the node inputs that read them directly."""
         return {slot: pair for pair in self.pairs if pair.dequantize for slot in pair.slots}
 
     @cached_property
     def carried(self) -> dict[str, Slot]:
-        """For each tensor that holds the quantized values of a slot: this slot. Such tensors are made by nodes that keep values.
+        """The node input whose quantized values a tensor holds, after nodes that only move values; by tensor.
 
         Values go through a Concat or a Where whose branches have equal scales. Weights stay weights if a node writes
         other values into them.
@@ -137,7 +137,7 @@ class Flow:
         return next(filter(self._is_weight, read), None) if writes else None
 
     def _carried_input(self, node: Node) -> int:
-        """Return the number of a node's input whose quantized values the outputs of the node hold."""
+        """Return the number of the node input whose values the node's outputs hold; None if it computes."""
         slot = self.carried[carried_outputs(node)[0]]
         numbers = carried_inputs(self.plain, node) or WRITES[node.op]
         return next(number for number in numbers if self._read(node, number, self.carried) == slot)
@@ -156,7 +156,7 @@ class Flow:
         return slot if direct else carried.get(node.inputs[index])
 
     def quantizers(self, formats: AbstractSet[str]) -> tuple[str, ...]:
-        """Return the nodes that begin a pair of one of these formats, in graph order: its Q, or a DQ alone."""
+        """Return the nodes that begin a Q/DQ pair of one of these formats, in graph order: its Q, or a DQ alone."""
         begins = [
             pair.quantize or pair.dequantize or ""
             for pair in self.pairs
@@ -170,7 +170,7 @@ class Flow:
         return tuple(dict.fromkeys((*begins, *(maker.name for maker in makers if maker is not None))))
 
     def source(self, node: Node, index: int) -> Slot | None:
-        """Return the slot whose quantized values input `index` of a node holds; None for float values."""
+        """Return the node input whose quantized values input `index` of a node holds; None for float values."""
         plain = self.plain.by_name.get(node.name)
         if plain is None or index >= len(plain.inputs):  # it leads to no output
             slot = Slot(node=node.name, index=index)
@@ -178,12 +178,12 @@ class Flow:
         return self._read(plain, index, self.carried)
 
     def origin(self, node: Node, index: int) -> QdqPair | None:
-        """Return the pair whose values input `index` of `node` holds; None if there is none."""
+        """Return the Q/DQ pair whose values input `index` of `node` holds; None if there is none."""
         slot = self.source(node, index)
         return None if slot is None else self.by_slot.get(slot)
 
     def moves(self, node: Node, index: int) -> tuple[Node, ...]:
-        """Return the nodes between input `index` of `node` and the slot whose values this input holds, the nearest node first."""
+        """Return the nodes that move values between input `index` of `node` and the pair's consumer, the nearest node first."""
         slot = self.source(node, index)
         movers: list[Node] = []
         if slot is None or slot == Slot(node=node.name, index=index):
@@ -209,7 +209,7 @@ class Flow:
 
     @cached_property
     def readers_of(self) -> dict[str, tuple[Slot, ...]]:
-        """Inputs of compute nodes by the name of a DequantizeLinear: they hold the values of its pair."""
+        """Inputs of compute nodes by the name of a DequantizeLinear: they hold the values of its Q/DQ pair."""
         readers: dict[str, list[Slot]] = {}
         for node in self.products():
             for index in (0, 1):
@@ -219,12 +219,12 @@ class Flow:
         return {name: tuple(slots) for name, slots in readers.items()}
 
     def products_of(self, pair: QdqPair) -> tuple[str, ...]:
-        """Return the names of the compute nodes that multiply the values of a pair."""
+        """Return the names of the compute nodes that multiply the values of a Q/DQ pair."""
         return tuple(dict.fromkeys(slot.node for slot in self.readers_of.get(pair.dequantize or "", ())))
 
     @cached_property
     def held_back(self) -> frozenset[str]:
-        """Tensors that hold the values of a pair after nodes past which TensorRT for RTX does not move the DequantizeLinear."""
+        """Tensors that hold the values of a Q/DQ pair after nodes past which TensorRT for RTX does not move the DequantizeLinear."""
         held: set[str] = set()
         for node in self.plain.nodes:
             moved = bool(node.outputs) and node.outputs[0] in self.carried
@@ -237,7 +237,7 @@ class Flow:
         return not direct and not held.isdisjoint(node.inputs)
 
     def is_held_back(self, node: Node, index: int) -> bool:
-        """Return True if a node between the pair and input `index` prevents a quantized read of this input."""
+        """Return True if a node between the Q/DQ pair and input `index` prevents a quantized read of this input."""
         slot, plain = Slot(node=node.name, index=index), self.plain.by_name.get(node.name)
         return slot not in self.by_slot and plain is not None and plain.inputs[index] in self.held_back
 
@@ -289,14 +289,14 @@ def _move_axis(view: GraphView, node: Node, axis: int | None) -> int | None:
 
 
 def _makes_scales(view: GraphView, pair: QdqPair) -> bool:
-    """Return True if a pair only makes the scales of another pair."""
+    """Return True if a Q/DQ pair only makes the scales of another pair."""
     last = view.by_name[pair.dequantize or pair.quantize or ""]
     uses = view.uses(last.outputs[0])
     return bool(uses) and all(use.node.op in QDQ and use.index == 1 for use in uses)
 
 
 def is_int8(pair: QdqPair | None) -> bool:
-    """Return True if a pair makes INT8 values (UINT8 with zero point 0 is read as INT8)."""
+    """Return True if a Q/DQ pair makes INT8 values (UINT8 with zero point 0 is read as INT8)."""
     return pair is not None and pair.dtype in {DType.INT8, DType.UINT8}
 
 
@@ -309,7 +309,7 @@ _INTEGERS = frozenset(np.dtype(kind) for kind in (np.int8, np.uint8, np.int16, n
 
 
 class RepairContext:
-    """A Q/DQ model open for changes.
+    """A Q/DQ model that fixes change.
 
     Attributes:
         target: the builder whose abilities count; None for all of them.
@@ -337,13 +337,13 @@ class RepairContext:
 
     @property
     def flow(self) -> Flow:
-        """Q/DQ flow of the model before any change; made on first use."""
+        """The interpretation of the model before any change; made on first use."""
         if self._flow is None:
             self._flow = Flow(self.model)
         return self._flow
 
     def is_plain(self, pair: QdqPair) -> bool:
-        """Return True if a pair is one of `pairs`: integers of 8, 16 or 32 bits, without blocks."""
+        """Return True if a Q/DQ pair is one of `pairs`: integers of 8, 16 or 32 bits, without blocks."""
         # A Q without a zero point states no type of its own: without this, FP8 scales of FP4 blocks pass for uint8.
         narrow = pair.dtype.bits is not None and pair.dtype not in STORED_INTEGERS
         return not narrow and self.integers(pair) in _INTEGERS and len(pair.scale_shape or ()) <= 1
@@ -371,7 +371,7 @@ class RepairContext:
         return self.view.by_name[pair.dequantize or pair.quantize or ""].outputs[0]
 
     def consumer(self, pair: QdqPair) -> Node | None:
-        """Return the only consumer of a pair; None if there are more, or if the result is a model output."""
+        """Return the only consumer of a Q/DQ pair; None if there are more, or if the result is a model output."""
         if len(pair.slots) != 1 or self.result(pair) in self.pinned:
             return None
         return self.view.by_name[pair.slots[0].node]
@@ -386,7 +386,7 @@ class RepairContext:
         self.edit.redirect(old, new)
 
     def restate(self, pair: QdqPair, scale: NDArray[Any]) -> None:
-        """Give both nodes of a pair this scale and an INT8 zero point of 0."""
+        """Give both nodes of a Q/DQ pair this scale and an INT8 zero point of 0."""
         nodes = [self.nodes[name] for name in (pair.quantize, pair.dequantize) if name]
         self.restate_nodes(nodes, pair.tensor, scale)
 
@@ -403,7 +403,7 @@ class RepairContext:
             set_axis(node, None, drop=("output_dtype",))
 
     def integers(self, pair: QdqPair) -> np.dtype[Any]:
-        """Return the NumPy type of the integers; a QuantizeLinear without a zero point makes uint8."""
+        """Return the NumPy type of a Q/DQ pair's integers; a QuantizeLinear without a zero point makes uint8."""
         node = self.nodes[pair.quantize or pair.dequantize or ""]
         stored = self.edit.constants.get(node.input[2]) if len(node.input) > 2 else None
         if stored is None and pair.quantize is None:
@@ -413,7 +413,7 @@ class RepairContext:
         return np.dtype(np.uint8) if stored is None else _numpy_type(stored)
 
     def span(self, pair: QdqPair) -> tuple[float, float]:
-        """Return the smallest and largest real value that a pair can represent, over all channels."""
+        """Return the smallest and largest real value that a Q/DQ pair can represent, over all channels."""
         limits = np.iinfo(self.integers(pair))
         scale, zero = np.asarray(pair.scale, np.float64), np.asarray(pair.zero_point, np.float64)
         ends = np.stack([(limits.min - zero) * scale, (limits.max - zero) * scale])
@@ -425,11 +425,11 @@ class RepairContext:
         return None if stored is None else _numpy_type(stored)
 
     def is_known(self, pair: QdqPair) -> bool:
-        """Return True if scale and zero point of a pair are constants."""
+        """Return True if scale and zero point of a Q/DQ pair are constants."""
         return bool(pair.scale) and bool(pair.zero_point)
 
     def symmetric(self, pair: QdqPair) -> bool:
-        """Return True if a pair is INT8 with zero point 0, as TensorRT requires."""
+        """Return True if a Q/DQ pair is INT8 with zero point 0, as TensorRT requires."""
         return self.integers(pair) == np.int8 and bool(pair.zero_point) and not any(pair.zero_point)
 
     def scale_type(self, node: onnx.NodeProto) -> Any:
@@ -439,26 +439,26 @@ class RepairContext:
         return np.float16 if half else np.float32
 
     def dissolve(self, pair: QdqPair) -> None:
-        """Remove a pair with a QuantizeLinear; its consumers then read the input of the QuantizeLinear."""
+        """Remove a Q/DQ pair with a QuantizeLinear; its consumers then read the input of the QuantizeLinear."""
         quantize = self.nodes[pair.quantize or ""]
         dequantize = self.nodes[pair.dequantize] if pair.dequantize else quantize
         self.redirect(self.result(pair), typed_source(self.edit, quantize, dequantize))
         self.edit.remove([self.nodes[name] for name in (pair.quantize, pair.dequantize) if name])
 
     def removed(self, pair: QdqPair, reason: str) -> Iterator[Change]:
-        """Remove an activation's pair and yield the change; nothing for one node alone or a result that keeps its name."""
+        """Remove an activation's Q/DQ pair and yield the change; nothing for one node alone or a result that keeps its name."""
         if is_whole(pair) and pair.kind is SlotKind.ACTIVATION and self.result(pair) not in self.pinned:
             self.dissolve(pair)
             yield Change(subject=pair.quantize or "", what="removed: the tensor stays float", reason=reason)
 
 
 def is_whole(pair: QdqPair) -> bool:
-    """Return True if a pair has both nodes."""
+    """Return True if a Q/DQ pair has both nodes."""
     return pair.quantize is not None and pair.dequantize is not None
 
 
 def set_axis(node: onnx.NodeProto, axis: int | None, *, drop: Sequence[str] = ()) -> None:
-    """Set the axis of a node, or remove it; also remove the attributes in `drop`."""
+    """Set or remove the axis of a Q or DQ node; also remove the attributes in `drop`."""
     kept = [attribute for attribute in node.attribute if attribute.name not in {"axis", *drop}]
     del node.attribute[:]
     node.attribute.extend(kept)

@@ -42,7 +42,7 @@ def insert(
     options: InsertOptions,
     reach: DynamicRangeReport | None = None,
 ) -> Model:
-    """Return the model with a separate Q/DQ pair for every quantized slot.
+    """Return the model with a separate Q/DQ pair for every quantized node input.
 
     - Activations have one scalar scale and zero point 0, unless their range has another zero point
       (`insert_for_engine` writes these for TensorRT).
@@ -104,7 +104,7 @@ def insert_for_engine(
 def _with_rounded_floats(
     model: Model, assignment: Mapping[Slot, Quantization], changes: WeightChanges
 ) -> Model:
-    """Replace rounded weights by their float values, except weights that only exist in stored form."""
+    """Replace rounded weights by their float values, except weights that are only stored as integers."""
     nodes = model.view.by_name
     plain = {nodes[slot.node].inputs[slot.index] for slot, entry in assignment.items() if entry.codes is None}
     left = {name: entry for name, entry in changes.rounded.items() if name in plain}
@@ -127,7 +127,7 @@ def refuse_quantized(model: Model) -> None:
 
 
 def _with_opset_of_formats(model: Model, placement: Placement) -> Model:
-    """Return the model at an opset that supports all formats of the placement.
+    """Return the model at an opset that supports all number formats of the placement.
 
     Raises:
         InputFileError: the converter does not know how.
@@ -161,7 +161,7 @@ def _with_note_of_blocks(
 def _with_weights_apart(
     model: Model, assignment: Mapping[Slot, Quantization], options: InsertOptions
 ) -> tuple[Model, dict[Slot, Quantization]]:
-    """Give a separate weight to every MatMul or Gemm with a quantized weight and a float activation.
+    """Give each MatMul or Gemm with a quantized weight and a float activation its own copy of the weight.
 
     TensorRT for RTX 1.7.1 dequantizes a weight inside the kernel of only one MatMul or Gemm. With two consumers, one
     kernel writes the float weight in every inference. Separate DequantizeLinear nodes do not help, because the
@@ -198,7 +198,7 @@ def _choose_scale_type(here: DType, options: InsertOptions) -> DType:
 def assignment_of(
     model: Model, placement: Placement, table: CalibrationTable, options: InsertOptions
 ) -> dict[Slot, Quantization]:
-    """Return the quantization of every slot that the placement quantizes, in its order.
+    """Return the quantization of every node input that the placement quantizes, in its order.
 
     Raises:
         UsageError, InputFileError: as `insert`.
@@ -234,7 +234,7 @@ def assignment_of(
 
 
 def _narrow_tensors(placement: Placement, options: InsertOptions) -> frozenset[str]:
-    """Return tensors whose scales `options.types` must represent exactly: inputs of narrow nodes, and tensors tied to them."""
+    """Return tensors whose scales `options.types` must represent exactly: at inputs of narrow nodes, or with the same scale."""
     read = {
         entry.tensor
         for entry in placement.quantized
@@ -246,7 +246,7 @@ def _narrow_tensors(placement: Placement, options: InsertOptions) -> frozenset[s
 
 
 def _as_rounded(nearest: Quantization, rounded: RoundedWeight | None) -> Quantization:
-    """Return the quantization with the stored values of `rounded`, if values are stored and the scales are equal."""
+    """Return the quantization with the values that weight rounding chose, if they are stored and scales are equal."""
     if rounded is None or not nearest.stored or nearest.scale is None:
         return nearest
     fits = (rounded.format, rounded.axis, rounded.block) == (nearest.format, nearest.axis, nearest.block)
@@ -259,7 +259,7 @@ def _fits(rounded: RoundedWeight, spec: QuantSpec) -> bool:
 
 
 def _rounded_blocks(rounded: RoundedWeight) -> Quantization:
-    """Return the quantization with the block scales of the rounded values; a table has no block scales."""
+    """Return the quantization with block scales that weight rounding chose; a table does not hold them."""
     return Quantization(
         format=rounded.format,
         scale=rounded.scale,
@@ -328,7 +328,7 @@ def _quantization(
 
 
 def _wide_enough(stored_as: DType, here: DType, scale: NDArray[np.float32]) -> DType:
-    """Return FP32 if FP16 would clip the scales. Such tensors stay FP32 if the rest of the model becomes FP16."""
+    """Return FP32 as float type of a tensor if FP16 would clip its scales; then the tensor stays FP32."""
     is_wide = here is not DType.FLOAT16 and float(scale.max(initial=0.0)) > LARGEST_HALF
     return DType.FLOAT32 if is_wide and stored_as is DType.FLOAT16 else stored_as
 
@@ -359,7 +359,7 @@ def _in_blocks(
 
 
 def _misfit(range_: TensorRange, axis: int | None, shape: tuple[int, ...] | None) -> str | None:
-    """Return the reason why a range cannot become a scale. `shape` is None for run-time tensors, which take one scale only."""
+    """Return why a range cannot become a scale; None if it can. `shape` is None for run-time tensors."""
     if range_.axis != axis:
         return f"is along axis {range_.axis}, but the placement requires axis {axis}"
     amax = np.asarray(range_.amax, np.float64)

@@ -82,7 +82,7 @@ def with_stored_caches(model: Model, floats: GraphView, placement: Placement) ->
 
 
 def detach_caches(model: Model) -> tuple[Model, dict[str, _Numbers]]:
-    """Return the model without the Q/DQ of its stored caches. The remaining Q/DQ is for the arithmetic.
+    """Return the model without the Q/DQ of stored caches, so that only Q/DQ for the arithmetic remains.
 
     Beside it what `attach_caches` needs: scale and zero point of each input and output that was stored.
     """
@@ -111,7 +111,7 @@ def detach_caches(model: Model) -> tuple[Model, dict[str, _Numbers]]:
 
 
 def _call(edit: Edit, tensor: str, name: str) -> None:
-    """Give a tensor the name of a model output."""
+    """Rename a tensor to the name of a model output."""
     maker = edit.producers().get(tensor)
     if maker is None or tensor in edit.pinned:
         edit.node("Identity", [tensor], [name], name=f"{name}_Identity")
@@ -132,7 +132,7 @@ def attach_caches(model: Model, numbers: Mapping[str, _Numbers]) -> Model:
 
 
 def _store(edit: Edit, numbers: Mapping[str, _Numbers]) -> None:
-    """Turn float inputs and outputs into stored ones."""
+    """Turn float caches at inputs and outputs into low-bit ones."""
     for value in edit.inputs:
         if value.name in numbers:
             consumers = edit.consumers()
@@ -180,7 +180,7 @@ def _dequantize(edit: Edit, name: str, numbers: _Numbers) -> str:
 
 
 def _put(edit: Edit, name: str, numbers: _Numbers) -> list[str]:
-    """Add scale and zero point as constants; return their names."""
+    """Add the scale and zero point of a cache as constants; return their names."""
     names = []
     for word, tensor in zip(("scale", "zero_point"), numbers, strict=True):
         stored = copy_message(tensor)
@@ -204,7 +204,7 @@ def _quantizers(consumers: _Consumers, name: str) -> Iterator[onnx.NodeProto]:
 
 
 def with_float_caches(model: Model) -> Model:
-    """Return an equivalent model with float inputs and outputs instead of quantized caches, for samples and comparisons."""
+    """Return an equivalent model with float caches at inputs and outputs, for samples and comparisons."""
     caches = stored_caches(model.view)
     if not caches:
         return model
@@ -236,7 +236,7 @@ def _pass_by(edit: Edit, consumers: _Consumers, node: onnx.NodeProto, tensor: st
 def _inputs(
     edit: Edit, caches: Iterable[KvCache], consumers: _Consumers
 ) -> Iterator[tuple[onnx.ValueInfoProto, onnx.NodeProto]]:
-    """Yield each input that is a cache, with the DequantizeLinear that reads it."""
+    """Yield each model input that is a stored cache, with the DequantizeLinear that reads it."""
     names = {name for cache in caches for name in cache.inputs}
     for value in edit.inputs:
         readers = (node for node, _ in consumers.get(value.name, []) if node.op_type == DEQUANTIZE)
@@ -248,7 +248,7 @@ def _inputs(
 def _outputs(
     edit: Edit, caches: Iterable[KvCache], makers: Mapping[str, onnx.NodeProto]
 ) -> Iterator[tuple[onnx.ValueInfoProto, onnx.NodeProto]]:
-    """Yield each output that is a cache, with the QuantizeLinear that makes it."""
+    """Yield each model output that is a stored cache, with the QuantizeLinear that makes it."""
     names = {name for cache in caches for name in cache.outputs}
     for value in edit.outputs:
         maker = makers.get(value.name)
@@ -258,7 +258,7 @@ def _outputs(
 
 
 def _set_float(edit: Edit, value: onnx.ValueInfoProto, reader: onnx.NodeProto) -> int:
-    """Give an input the type of the model's other float inputs, or of its outputs if it has none; return the type."""
+    """Give a cache input the type of the model's other float inputs, or of its outputs; return the type."""
     floats = {onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16}
     read, written = (
         {entry.type.tensor_type.elem_type for entry in ends} & floats for ends in (edit.inputs, edit.outputs)
@@ -374,7 +374,7 @@ def _find_moved(view: GraphView, starts: Iterable[str]) -> frozenset[str]:
 
 
 def _leading_to_output(view: GraphView, moved: frozenset[str]) -> frozenset[str]:
-    """Return the tensors in `moved` from which a model output is made, including this output."""
+    """Return the tensors in `moved` from which a model output is made, including the output."""
     waiting = [info.name for info in view.outputs if info.name in moved]
     leading = set(waiting)
     while waiting:

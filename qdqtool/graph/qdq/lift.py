@@ -31,7 +31,7 @@ from qdqtool.trt.ops import FP4_DYNAMIC, MX_DYNAMIC, STANDARD_DOMAINS, TRT_DOMAI
 
 
 class _IrregularError(Exception):
-    """Raised when a pair cannot be lifted and stays as it is; never leaves this module."""
+    """Raised when a Q/DQ pair cannot be lifted and stays as it is; never leaves this module."""
 
 
 def lift(model: Model) -> tuple[QuantizedGraph, tuple[str, ...]]:
@@ -62,7 +62,7 @@ class _Reader:
         self._floats: dict[tuple[Any, ...], str] = {}
 
     def read(self, node: Node) -> None:
-        """Remove one DequantizeLinear from its consumers."""
+        """Move the quantization of one DequantizeLinear from the graph to its consumers."""
         uses = self._view.uses(node.outputs[0])
         if uses and all(use.index == 1 and use.node.op in {QUANTIZE, DEQUANTIZE} for use in uses):
             return  # a scale of two levels, which belongs to its readers
@@ -85,7 +85,7 @@ class _Reader:
             self._found[slot] = replace(quantization, pair=shared)
 
     def look(self, node: Node) -> None:
-        """Record a node that stays quantized and is not a DequantizeLinear of ONNX."""
+        """Record a quantizing node that stays in the graph and is not a DequantizeLinear of ONNX."""
         if node.op == QUANTIZE and node.domain in STANDARD_DOMAINS:
             stays = not any(use.node.op in _DEQUANTIZERS for use in self._view.uses(node.outputs[0]))
         else:
@@ -104,7 +104,7 @@ class _Reader:
         return self._view.by_name[slot.node].position, slot.index
 
     def _quantization(self, node: Node) -> tuple[str, Quantization]:
-        """Return the float tensor for the consumers of a DequantizeLinear and its quantization."""
+        """Return the float tensor that replaces the output of a DequantizeLinear, and its quantization."""
         view, values = self._view, node.inputs[0]
         if node.op == MX_DEQUANTIZE:
             return self._read_microscaled(node)
@@ -151,7 +151,7 @@ class _Reader:
         return dtype_of(quantize.integer("output_dtype", 0) or onnx.TensorProto.UINT8)
 
     def _match(self, quantize: Node, node: Node) -> None:
-        """Check that both nodes of a pair have equal parameters."""
+        """Check that Q and DQ of a pair have equal parameters."""
         if not quantize.attribute("saturate", 1):
             raise _IrregularError
         for left, right in zip(_pad_names(quantize), _pad_names(node), strict=True):
@@ -177,7 +177,7 @@ class _Reader:
         return zero is not None and is_zero(zero)
 
     def _scale(self, node: Node) -> tuple[NDArray[np.float32], float | None, DType | None]:
-        """Return the scale; with two levels also the global scale and the type of the block scales."""
+        """Return the scale of a Q/DQ pair; for two levels also the global scale and the type of the block scales."""
         view = self._view
         value, level, dtype = view.constant(node.inputs[1]), None, None
         inner = view.producer(node.inputs[1])
@@ -189,7 +189,7 @@ class _Reader:
         return _positive(value), level, dtype
 
     def _level(self, tensor: str) -> float:
-        """Return the global scale of block scales, which is a single constant."""
+        """Return the global scale of block scales; it must be a single constant."""
         value = self._view.constant(tensor)
         if value is None:
             raise _IrregularError
@@ -211,7 +211,7 @@ class _Reader:
     def _division(
         self, node: Node, scale: NDArray[np.float32], shape: tuple[int | str, ...] | None
     ) -> tuple[int | None, int | None]:
-        """Return the axis and the block size of a scale."""
+        """Return the axis and the block size of a scale, from its shape."""
         if scale.ndim == 0:
             return None, None
         axis = node.integer("axis", 1)
@@ -258,7 +258,7 @@ class _Reader:
         return name
 
     def _vanishes(self, node: Node) -> bool:
-        """Return True if the stored values have no consumer after all nodes equal to `node` are lifted."""
+        """Return True if stored values have no other consumer than nodes that are lifted."""
         if node.inputs[0] in self._edit.pinned:
             return False
         return all(
@@ -269,14 +269,14 @@ class _Reader:
         )
 
     def _leaves(self, node: Node) -> bool:
-        """Return True if every consumer of the result is a node that stays in the graph: neither a Q nor a model output."""
+        """Return True if every consumer of the result stays in the graph, and is neither a Q nor a model output."""
         result = node.outputs[0]
         return not self._view.is_output(result) and all(
             use.index < len(use.node.inputs) and use.node.op != QUANTIZE for use in self._view.uses(result)
         )
 
     def _read_computed_scales(self, node: Node, quantize: Node) -> tuple[str, Quantization]:
-        """Read NVFP4 with computed block scales."""
+        """Read NVFP4 quantization with block scales that are computed at run time."""
         view = self._view
         scales = view.producer(node.inputs[1])
         if len(quantize.inputs) < 2:
@@ -338,7 +338,7 @@ _ATTRIBUTES: Final = (("axis", 1), ("block_size", 0))
 
 
 def _pad_names(node: Node) -> tuple[str, str]:
-    """Return the names of scale and zero point; "" for a missing zero point."""
+    """Return the names of a node's scale and zero point; "" for a missing zero point."""
     return node.inputs[1], node.inputs[2] if len(node.inputs) > 2 else ""
 
 

@@ -1,4 +1,4 @@
-"""Writes a float graph and the quantizations of its slots as the Q/DQ nodes that TensorRT reads; `lift` is the reverse.
+"""Writes a float graph and the quantizations of its node inputs as the Q/DQ nodes that TensorRT reads; `lift` is the reverse.
 
     one scale, or one per channel      x -> Q -> DQ -> slot            W (INT8) -> DQ -> slot if stored
     blocks                             W (INT4) -> DQ (block_size) -> slot
@@ -41,7 +41,7 @@ from qdqtool.trt.ops import FP4_DYNAMIC, MX_DYNAMIC, TRT_DOMAIN
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Quantization:
-    """Quantization of the values that one slot reads.
+    """Quantization of the values that one node input reads.
 
     Attributes:
         format: how values are stored.
@@ -70,7 +70,7 @@ class Quantization:
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """Key of the constants that a quantization writes. Equal constants have equal keys; the slots do not matter."""
+        """Key under which the constants of a quantization are written once for several node inputs."""
         scale = None if self.scale is None else (self.scale.shape, self.scale.astype(np.float32).tobytes())
         return (
             self.format.name,
@@ -91,7 +91,7 @@ class Quantization:
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class QuantizedGraph:
-    """A float model and the quantization of each of its slots.
+    """A float model and the quantization of each of its node inputs.
 
     Attributes:
         model: the float model. Constants that are stored in few bits are the floats that these stand for.
@@ -143,7 +143,7 @@ FLOAT_TYPES: Final = {
 
 
 def lower(graph: QuantizedGraph) -> Model:
-    """Return the Q/DQ model. A constant that several slots read in the same way is written once.
+    """Return the Q/DQ model. A constant that several node inputs read in the same way is written once.
 
     Nodes are named `<tensor>_<node>_<input>_QuantizeLinear` and `..._DequantizeLinear`.
 
@@ -159,7 +159,7 @@ def lower(graph: QuantizedGraph) -> Model:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Constants:
-    """Names of the tensors that describe how one tensor is stored.
+    """Names of the constants that hold a tensor's scale, zero point and stored values.
 
     Attributes:
         scale: the scale of Q and DQ; the FP8 scales if there are two levels; "" if scales of blocks are computed.
@@ -188,7 +188,7 @@ class _PairWriter:
         self._spills = weight_bytes(model) >= _SPILLED
 
     def write(self, slot: Slot, quantization: Quantization) -> None:
-        """Insert Q/DQ so that one input of a node reads quantized values."""
+        """Insert the Q/DQ for one input of a node."""
         node = self._nodes.get(slot.node)
         if node is None or slot.index >= len(node.input) or not node.input[slot.index]:
             raise InputFileError(
@@ -204,7 +204,7 @@ class _PairWriter:
         node.input[slot.index] = self._results[shared]
 
     def finish(self) -> Model:
-        """Return the model with all pairs. Float constants that have lost their last consumer are removed."""
+        """Return the model with all Q/DQ pairs. Float constants that have lost their last consumer are removed."""
         self._edit.prune()
         model = self._edit.finish()
         model.proto.ir_version = max(model.proto.ir_version, self._ir)
@@ -231,7 +231,7 @@ class _PairWriter:
             )
 
     def _pair(self, tensor: str, slot: Slot, quantization: Quantization) -> str:
-        """Add the nodes for one slot and return the tensor that the slot then reads."""
+        """Add the Q/DQ nodes for one input of a node, and return the tensor that the input then reads."""
         stem = f"{tensor}_{slot.node}_{slot.index}"
         kind = FLOAT_TYPES.get(self._model.view.info(tensor).dtype, FLOAT_TYPES[DType.FLOAT32])
         key = (tensor, quantization.key)

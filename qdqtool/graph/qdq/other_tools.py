@@ -92,7 +92,7 @@ class _StoredQuant:
 
 
 def _quant(view: GraphView, node: Node) -> _StoredQuant | None:
-    """Return a QONNX Quant node as Q/DQ; None if INT8 does not compute the same result."""
+    """Return the Q/DQ for a QONNX Quant node; None if INT8 does not compute the same result."""
     values = [view.constant(name) for name in node.inputs[1:]]
     plain = (
         node.attribute("signed", 1) == 1 and str(node.attribute("rounding_mode", "ROUND")).upper() == "ROUND"
@@ -134,7 +134,7 @@ def _quant(view: GraphView, node: Node) -> _StoredQuant | None:
 
 
 def _axis(scale: NDArray[Any], shape: tuple[int | str, ...] | None) -> int | None:
-    """Return the axis of a broadcast scale: None for a single scale; -1 if it spans several axes or the axis is unknown."""
+    """Return the axis of a broadcast scale: None for a single scale; -1 for several axes or an unknown one."""
     if scale.size == 1:
         return None
     long = [at for at, size in enumerate(scale.shape) if size != 1]
@@ -204,7 +204,7 @@ def is_spelled_apart(op: str, domain: str) -> bool:
 
 
 def standardise(edit: Edit) -> Iterator[tuple[str, str]]:
-    """Rewrite every TensorRT variant in place; yield the node name and the old operator type."""
+    """Rewrite every TensorRT variant of Q/DQ in place; yield the node name and the old operator type."""
     for node in edit.nodes:
         if not is_spelled_apart(node.op_type, node.domain):
             continue
@@ -219,7 +219,7 @@ def standardise(edit: Edit) -> Iterator[tuple[str, str]]:
 
 
 def standard(model: Model) -> Model:
-    """Return the model with the operators of ONNX, in an opset that has them; the model itself if it has no variants."""
+    """Return the model with ONNX's Q/DQ instead of TensorRT variants; the model itself if it has none."""
     if not any(is_spelled_apart(node.op, node.domain) for node in model.view.nodes):
         return model
     proto, _ = raise_opset(model.proto, INT4.opset, model.path)

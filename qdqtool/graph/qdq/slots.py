@@ -45,7 +45,7 @@ def requantize(model: Model, edits: Iterable[SlotEdit]) -> Model:
 
 
 def _requantize_slots(model: Model, edits: Iterable[SlotEdit], zeros: Mapping[Slot, int]) -> Model:
-    """Requantize a model without recorded zero points. `zeros` gives those of slots that stay INT8 with one scale."""
+    """Requantize a model without recorded zero points. `zeros` gives those of node inputs that stay INT8 with one scale."""
     edit = Edit(model)
     makers = edit.producers()
     nodes = {node.name: node for node in edit.nodes}
@@ -91,7 +91,7 @@ def slot_changes(before: Model, after: Model) -> tuple[SlotChange, ...]:
 
 
 def _read(model: Model) -> dict[Slot, QdqPair]:
-    """Return the pair that each quantized slot reads."""
+    """Return the Q/DQ pair that each quantized node input reads."""
     return {slot: pair for pair in find(model) if pair.dequantize for slot in pair.slots}
 
 
@@ -104,7 +104,7 @@ def _is_same(was: QdqPair | None, now: QdqPair | None) -> bool:
 
 
 def _words(pair: QdqPair | None) -> str:
-    """Describe in words how one input of a node is quantized."""
+    """Describe how one node input is quantized."""
     if pair is None:
         return _FLOAT
     if not pair.scale:
@@ -124,7 +124,7 @@ def float_value(edit: Edit, model: Model, tensor: str) -> NDArray[Any] | None:
 
 
 def _source(edit: Edit, model: Model, makers: dict[str, onnx.NodeProto], tensor: str) -> str | None:
-    """Return the float tensor that an input reads: before all Q/DQ pairs, and before Casts that return to its type."""
+    """Return the float tensor of a node input, before all Q/DQ pairs and before Casts that return to its type."""
     source = _before_pair(edit, model, makers, tensor)
     while source is not None and source != tensor:
         tensor = source

@@ -1,4 +1,4 @@
-"""Numbers of a pair on a constant: integers minus zero point, scales, and the floats that they represent."""
+"""Values of a Q/DQ pair on a constant: integers minus zero point, scales, and the floats that they represent."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def stored_casts(view: GraphView) -> tuple[Node, ...]:
 
 
 def find_holder(view: GraphView, tensor: str) -> str:
-    """Return the tensor that has the values of `tensor` in another shape or order; `tensor` itself if there is none."""
+    """Return the constant that holds the values of `tensor` in another shape or order; else `tensor` itself."""
     while (maker := view.producer(tensor)) is not None and maker.op in RESHAPING | {"Transpose"}:
         tensor = maker.inputs[0]
     return tensor
@@ -65,13 +65,13 @@ def steps_and_scale(context: RepairContext, pair: QdqPair) -> tuple[NDArray[Any]
 
 
 def dequantize_pair(context: RepairContext, pair: QdqPair) -> NDArray[Any] | None:
-    """Return the output of the pair of a constant, in float64; None if it is not constant."""
+    """Return the output of the Q/DQ pair of a constant, in float64; None if it is not constant."""
     parts = steps_and_scale(context, pair)
     return None if parts is None else parts[0] * parts[1]
 
 
 def spread(values: NDArray[Any], pair: QdqPair, shape: tuple[int, ...]) -> NDArray[Any]:
-    """Broadcast one value per channel along the pair's axis, or a single value, to the tensor's shape."""
+    """Broadcast values per channel, or a single value, to the shape of a constant with Q/DQ."""
     if values.size == 1:
         return np.broadcast_to(values.reshape(()), shape)
     return np.broadcast_to(
@@ -80,7 +80,7 @@ def spread(values: NDArray[Any], pair: QdqPair, shape: tuple[int, ...]) -> NDArr
 
 
 def fitting_axis(view: GraphView, pair: QdqPair) -> int | None:
-    """Return the only axis that fits the scales of a pair, if the stated axis does not fit; otherwise None."""
+    """Return the only axis that fits the scales of a Q/DQ pair, if the stated axis does not fit; otherwise None."""
     shape = view.info(pair.tensor).shape
     count = len(pair.scale)
     if (
@@ -98,7 +98,7 @@ def fitting_axis(view: GraphView, pair: QdqPair) -> int | None:
 
 
 def with_fitting_axes(model: Model) -> tuple[Model, tuple[Change, ...]]:
-    """Correct the axis of each pair whose scales fit one axis only, but not the stated one; return the model and the changes."""
+    """Correct the axis of each Q/DQ pair whose scales fit one axis only, but not the stated one; return the model and the changes."""
     corrections = [
         (pair, axis) for pair in find(model) if (axis := fitting_axis(model.view, pair)) is not None
     ]
@@ -122,7 +122,7 @@ def with_fitting_axes(model: Model) -> tuple[Model, tuple[Change, ...]]:
 
 
 def check_counts(model: Model, pair: QdqPair) -> None:
-    """Check that there is one scale and one zero point for each channel, or one for all.
+    """Check that a Q/DQ pair has one scale and zero point for each channel, or one for all.
 
     Raises:
         InputFileError: the numbers contradict each other or the tensor's shape.

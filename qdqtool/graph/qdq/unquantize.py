@@ -68,7 +68,7 @@ def unquantize(model: Model, names: Iterable[str]) -> Model:
 
 
 def _names(dequantize: onnx.NodeProto, makers: dict[str, onnx.NodeProto]) -> tuple[str, ...]:
-    """Return the names of a DequantizeLinear and of the node that makes its integers."""
+    """Return the names of a DequantizeLinear and of the QuantizeLinear before it."""
     quantize = makers.get(dequantize.input[0])
     return (dequantize.name,) if quantize is None else (dequantize.name, quantize.name)
 
@@ -125,7 +125,7 @@ def typed_source(edit: Edit, quantize: onnx.NodeProto, dequantize: onnx.NodeProt
 
 
 def _divides(scales: tuple[int, ...], shape: tuple[int, ...], axis: int) -> bool:
-    """Return True if scales of this shape belong to whole blocks along one axis."""
+    """Return True if scales of this shape belong to whole blocks along one axis of a tensor."""
     return len(scales) == len(shape) and all(
         size % max(count, 1) == 0 if at == axis else count == size
         for at, (count, size) in enumerate(zip(scales, shape, strict=True))
@@ -133,7 +133,7 @@ def _divides(scales: tuple[int, ...], shape: tuple[int, ...], axis: int) -> bool
 
 
 def _scale(edit: Edit, dequantize: onnx.NodeProto, makers: dict[str, onnx.NodeProto]) -> NDArray[Any] | None:
-    """Return the constant scale, both levels combined if a DequantizeLinear makes it; None if it is computed."""
+    """Return the constant scale of a pair, with both levels combined; None if it is computed."""
     inner = makers.get(dequantize.input[1])
     if inner is None:
         return edit.value(dequantize.input[1])
@@ -188,7 +188,7 @@ def with_zero_points(model: Model) -> Model:
 
 
 def _record(model: Model) -> dict[str, list[float | None]]:
-    """Return the recorded zero points and bounds by the name of a Q; skips invalid entries."""
+    """Return the recorded zero points and bounds, by the name of a Q; skip invalid entries."""
     text = next((entry.value for entry in model.proto.metadata_props if entry.key == RECORD), "")
     try:
         record = json.loads(text) if text else {}
@@ -218,7 +218,7 @@ def _without_zeros(edit: Edit) -> None:
 
 
 def _without_border(edit: Edit, quantize: onnx.NodeProto) -> None:
-    """Move zero padding before Q back into the convolution that reads it."""
+    """Move zero padding before Q into the convolution that reads it."""
     pad = edit.maker(quantize.input[0])
     backs = edit.readers(quantize.output[0])
     if pad is None or pad.op_type != "Pad" or len(pad.input) != 3 or len(backs) != 1:
@@ -243,7 +243,7 @@ def _without_border(edit: Edit, quantize: onnx.NodeProto) -> None:
 
 
 def _clamp(edit: Edit, quantize: onnx.NodeProto, low: float | None, high: float | None) -> None:
-    """Insert the Relu or Clip before Q that saturation had replaced; once, for all consumers of the tensor."""
+    """Insert the Relu or Clip that the saturation of a Q had replaced; once for all consumers of the tensor."""
     name = quantize.input[0]
     maker = edit.maker(name)
     if maker is None or maker.op_type in CLAMPS or name in edit.pinned:

@@ -66,7 +66,7 @@ _ROUNDING: Final = 1e-6
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Written:
-    """Written form of one tensor's zero point.
+    """How the zero point of one tensor was replaced: the nodes that were added, and their effects.
 
     Attributes:
         tensor: the float tensor, by its name in the float model.
@@ -134,7 +134,7 @@ def _record_bounds(bounds: tuple[float, float] | None) -> list[float | None]:
 
 
 def _asymmetric(edit: Edit) -> dict[str, ShiftedPair]:
-    """Return the pairs to rewrite, by the name of their Q."""
+    """Return the Q/DQ pairs with a zero point to rewrite, by the name of their Q."""
     pairs: dict[str, ShiftedPair] = {}
     for node in edit.nodes:
         if node.op_type != QUANTIZE or node.domain not in STANDARD_DOMAINS or len(node.input) < 3:
@@ -171,7 +171,7 @@ _OFFSETS: Final = {np.dtype(np.int8): 0, np.dtype(np.uint8): 128}
 
 
 def _returns(edit: Edit, node: onnx.NodeProto, back: onnx.NodeProto) -> bool:
-    """Return True if `back` is the DequantizeLinear that belongs to the QuantizeLinear `node`."""
+    """Return True if `back` is the DequantizeLinear with the parameters of the QuantizeLinear `node`."""
     if back.op_type != DEQUANTIZE or len(back.input) < 3 or back.output[0] in edit.pinned:
         return False
     values = [
@@ -184,7 +184,7 @@ def _returns(edit: Edit, node: onnx.NodeProto, back: onnx.NodeProto) -> bool:
 
 
 class ConstantWriter:
-    """Moves constants through one graph. `_held` says by how much a tensor is smaller than in the original model.
+    """Moves the constants that replace zero points through a graph, into biases where possible.
 
     Attributes:
         edit: the graph.
@@ -217,7 +217,7 @@ class ConstantWriter:
             self._visited.update(node.output)
 
     def written(self) -> tuple[Written, ...]:
-        """Return one entry per tensor."""
+        """Return one entry per tensor with a zero point."""
         return tuple(
             Written(
                 tensor=name,
@@ -272,7 +272,7 @@ class ConstantWriter:
     # --- what a tensor holds -----------------------------------------------------------------------------------------
 
     def _hold(self, node: onnx.NodeProto, constant: float, index: int = 0, *, owner: str) -> None:
-        """Record that a node's output is smaller by `constant`. The constant belongs to the pair of `owner`.
+        """Record that a node's output is smaller by `constant`, because of the Q/DQ pair of `owner`.
 
         A pinned name gets its full value back.
         """
@@ -287,7 +287,7 @@ class ConstantWriter:
         self._held[name], self._owner[name] = constant, owner
 
     def _whole(self, tensor: str) -> str:
-        """Return the tensor with its original values: the missing constant is added again."""
+        """Return a tensor with its original values: the subtracted constant is added again."""
         constant = self._held.get(tensor, 0.0)
         if not constant:
             return tensor
@@ -299,7 +299,7 @@ class ConstantWriter:
         return self._whole_ones[tensor]
 
     def _less(self, tensor: str, amount: float, owner: str) -> str:
-        """Return the tensor with exactly `amount` subtracted."""
+        """Return a tensor from which exactly `amount` is subtracted."""
         held = self._held.get(tensor, 0.0)
         if _is_nothing(amount - held, amount):
             return tensor
@@ -336,7 +336,7 @@ class ConstantWriter:
     # --- what consumers ask for --------------------------------------------------------------------------------------
 
     def _common_shift(self, tensor: str) -> float:
-        """Return the constant that all consumers want to be subtracted from a tensor; 0 if they differ."""
+        """Return the constant that all consumers need subtracted from a tensor; 0 if they differ."""
         if tensor in self.edit.pinned:
             return 0.0
         shifts = [self._shift_of_consumer(node, index) for node, index in self.edit.readers(tensor)]
@@ -359,13 +359,13 @@ class ConstantWriter:
         return 0.0
 
     def _is_run_time(self, tensor: str) -> bool:
-        """Return True if a tensor was visited and is not constant. For a constant, the shift is added to the values instead."""
+        """Return True if a tensor is computed at run time. Constants absorb the shift in their values."""
         return tensor in self._visited and tensor not in self.edit.constants
 
     # --- Relu and Clip -----------------------------------------------------------------------------------------------
 
     def _find_dissolving_pair(self, node: onnx.NodeProto) -> ShiftedPair | None:
-        """Return the pair whose saturation replaces a Relu or a Clip for all consumers of this node; None if there is none."""
+        """Return the Q/DQ pair whose saturation can replace a Relu or Clip for all consumers; else None."""
         bounds = self._bounds(node)
         if bounds is None or node.output[0] in self.edit.pinned:
             return None
@@ -483,7 +483,7 @@ class ConstantWriter:
         return int(weights[0] if node.op_type == "Conv" or attribute(node, "transB", 0) else weights[1])
 
     def _response(self, node: onnx.NodeProto, held: float) -> Sums | None:
-        """Return the constant by which the result of a compute node is smaller, because its input is smaller; None if not constant.
+        """Return by which constant the result of a compute node is smaller if its input is; None if not constant.
 
         The shape is (channels,) or (1, ..., channels, 1, ...) if the response is equal everywhere; otherwise it is
         the shape of the result.
@@ -511,7 +511,7 @@ class ConstantWriter:
         return self._map(node, held * taps)
 
     def _map(self, node: onnx.NodeProto, taps: Sums) -> Sums | None:
-        """Return the response at each position of an image of fixed size; if all positions agree, one value per channel."""
+        """Return the constant missing at each position of a convolution's result; per channel if positions agree."""
         input_shape, result_shape = (self._view.info(name).shape for name in (node.input[0], node.output[0]))
         input_shape = input_shape or self._view.info(self._owner[node.input[0]]).shape
         pads, rank = self._pads(node), taps.ndim - 1
@@ -561,7 +561,7 @@ class ConstantWriter:
         return pads if any(pads) else ()
 
     def _is_bordered(self, node: onnx.NodeProto, pads: tuple[int, ...], held: float) -> bool:
-        """Make a convolution read a padding of the shifted zero; return False if other nodes share its Q/DQ pair."""
+        """Pad a convolution with the quantized zero; return False if other nodes share its Q/DQ pair."""
         edit = self.edit
         back = edit.maker(node.input[0])
         pair = None if back is None else edit.maker(back.input[0])
@@ -619,7 +619,7 @@ class ConstantWriter:
     # --- everything else ---------------------------------------------------------------------------------------------
 
     def _add(self, node: onnx.NodeProto) -> None:
-        """Sum the constants missing from the inputs. A constant operand absorbs the sum, and the shift that consumers ask for."""
+        """Add up the constants missing from the inputs of an Add; a constant operand absorbs the sum."""
         edit = self.edit
         held = sum(self._held.get(name, 0.0) for name in node.input)
         owner = next((self._owner[name] for name in node.input if name in self._held), node.output[0])
@@ -638,7 +638,7 @@ class ConstantWriter:
         self._hold(node, held, owner=owner)
 
     def _pass(self, node: onnx.NodeProto) -> None:
-        """Pass on a constant that is missing from every value of the result; otherwise add the constant before the node."""
+        """Pass on a constant that is missing from every value of a node's result; else add it before the node."""
         held = [self._held.get(name, 0.0) for name in node.input]
         owner = next(self._owner[name] for name in node.input if name in self._held)
         outputs = range(len(node.output)) if node.op_type == "Split" else range(1)
@@ -653,7 +653,7 @@ class ConstantWriter:
                 self.edit.connect(node, index, self._whole(name))
 
     def _hands_on(self, node: onnx.NodeProto) -> bool:
-        """Return True if an operator returns the same constant if all values of its input are one constant."""
+        """Return True if an operator keeps a tensor of one constant value unchanged."""
         op = node.op_type
         if op == "AveragePool":
             return not any(attribute(node, "pads", ())) or not attribute(node, "count_include_pad", 0)
@@ -663,7 +663,7 @@ class ConstantWriter:
         return op in MOVING or op in GLOBAL_AVERAGES
 
     def _is_padded(self, node: onnx.NodeProto, held: float) -> bool:
-        """Make a Pad fill with the shifted constant; return False if the fill value is unknown."""
+        """Make a Pad fill with the quantized zero; return False if its fill value is unknown."""
         if attribute(node, "mode", b"constant") != b"constant":
             return True
         value = np.zeros((), self._kind(node.input[0]))
@@ -685,5 +685,5 @@ def _is_per_channel(response: Sums) -> bool:
 
 
 def _is_nothing(value: float, beside: float) -> bool:
-    """Return True if a value is small enough to be a rounding error of another value."""
+    """Return True if a value is small enough to be a rounding error of another one."""
     return abs(value) <= _ROUNDING * abs(beside)

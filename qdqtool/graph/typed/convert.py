@@ -51,7 +51,7 @@ _NAMED = 5
 def convert(
     model: Model, options: InsertOptions, reach: DynamicRangeReport | None = None
 ) -> tuple[Model, Conversion]:
-    """Return the model computing in `options.types`, and a summary of the conversion.
+    """Return the model with its float part in `options.types`, and a summary of the conversion.
 
     With `options.narrow_nodes`, only these nodes change their type. Q/DQ pairs and their scales have the type of
     their consumers, so there is no Cast after a DQ. These stay FP32:
@@ -162,7 +162,7 @@ def _explain_forced(node: onnx.NodeProto, opset: int, narrow: Narrow) -> str | N
 
 
 def _sentences(conversion: Conversion, narrow: Narrow, *, protected: bool) -> list[str]:
-    """Return notes on the conversion for the user."""
+    """Return notes on the type conversion for the user."""
     word = str(narrow.dtype).upper()
     notes = []
     if conversion.clipped:
@@ -226,7 +226,7 @@ class FloatRequest:
 
 
 def find_kept(view: GraphView, request: FloatRequest, narrow: Narrow) -> dict[str, str]:
-    """Return the nodes that stay FP32 and the reason, in graph order. Never contains Q/DQ, which take their neighbors' types."""
+    """Return the nodes that stay FP32 and the reason, in graph order, without Q/DQ, which follow their neighbours' types."""
     reasons: dict[str, str] = {}
     risen: set[str] = set()
     large = set(request.tensors)
@@ -269,7 +269,7 @@ def wide_weights(view: GraphView, narrow: Narrow) -> frozenset[str]:
 
 
 def find_unused(view: GraphView, patterns: Iterable[str]) -> tuple[str, ...]:
-    """Return globs that match no node name."""
+    """Return the globs that match no node name."""
     return tuple(
         pattern for pattern in patterns if not any(fnmatchcase(node.name, pattern) for node in view.nodes)
     )
@@ -304,7 +304,7 @@ def _is_unknown(view: GraphView, tensor: str) -> bool:
 
 
 def _follows(view: GraphView, node: Node, risen: set[str]) -> bool:
-    """Return True if the float inputs of a node (without constants) are all large values of kept nodes."""
+    """Return True if all float inputs of a node are large values of nodes that stay FP32."""
     if node.op not in MAGNITUDE_KEPT | MAGNITUDE_LOWERED:
         return False
     read = [name for name in node.inputs if name and not view.is_constant(name)]
@@ -330,7 +330,7 @@ _FLOAT = onnx.TensorProto.FLOAT
 
 
 class Rewrite:
-    """Changes the nodes of `edit` as `forms` says.
+    """Converts a model to a narrow float type by the type plan `forms`.
 
     Attributes:
         casts: how many Cast nodes were added.
@@ -380,7 +380,7 @@ class Rewrite:
         self._drop(idle)
 
     def _name(self, tensor: str, form: Form) -> str:
-        """Return the name of a tensor in one of its types.
+        """Return the name of a tensor in its FP32 or narrow form.
 
         One form keeps the old name: FP32 if outside readers, or all consumers of a constant, need FP32; otherwise the
         narrow form.
@@ -416,7 +416,7 @@ class Rewrite:
         return DType.FLOAT32 if form == WIDE else self._narrow.dtype
 
     def _twins(self, node: onnx.NodeProto) -> Callable[[], None] | None:
-        """Return a function that adds an FP32 pair beside a narrow pair.
+        """Return a function that adds an FP32 Q/DQ pair beside a narrow pair.
 
         None unless narrow and FP32 consumers share a Q or a DQ.
         """
@@ -450,7 +450,7 @@ class Rewrite:
         node.output[0] = self._name(node.output[0], NARROW)
 
     def _wide(self, tensor: str) -> str:
-        """Return the FP32 form of a tensor, and record that it is read; tensors of other types are returned unchanged."""
+        """Return the FP32 form of a tensor, and record that it is read; return tensors of other types unchanged."""
         if not self._forms.is_float(tensor):
             return tensor
         self._read.add((tensor, WIDE))
@@ -469,7 +469,7 @@ class Rewrite:
                 node.output[index] = self._name(name, form)
 
     def _declare(self) -> None:
-        """Declare the types of inputs and outputs."""
+        """Declare the types of the model's inputs and outputs."""
         for value in self._edit.inputs:
             if self._forms.is_float(value.name):
                 input_form = next(iter(self._forms.of(value.name)))
@@ -514,7 +514,7 @@ class Rewrite:
         )
 
     def _forget(self) -> None:
-        """Remove FP32 constants whose old name has no consumer."""
+        """Remove FP32 constants that no node reads any more."""
         read = {self._name(tensor, form) for tensor, form in self._read}
         for name in [
             name for name in self._edit.constants if self._forms.is_float(name) and name not in read

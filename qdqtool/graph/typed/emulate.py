@@ -165,7 +165,7 @@ def _round_model(model: Model, ask: Asked | None) -> Model:
 
 
 def _returning(proto: onnx.ModelProto, tensors: Iterable[str], path: Path) -> Model:
-    """Return the model with additional outputs. Their types are left to the runtime."""
+    """Return the model with additional outputs, whose types the runtime infers."""
     asking = onnx.ModelProto()
     asking.CopyFrom(proto)
     asking.graph.output.extend(onnx.ValueInfoProto(name=name) for name in tensors)
@@ -211,7 +211,7 @@ def _rename(nodes: Iterable[onnx.NodeProto], names: Mapping[str, str]) -> None:
 
 
 def _kind(value: onnx.ValueInfoProto) -> int:
-    """Return the element type of a tensor; 0 if it is unknown, or if the value is not a tensor."""
+    """Return the ONNX element type of a value; 0 if it is unknown, or if the value is not a tensor."""
     return int(value.type.tensor_type.elem_type)
 
 
@@ -220,7 +220,7 @@ def _cast(source: str, target: str, kind: int) -> onnx.NodeProto:
 
 
 class _Scope:
-    """Rewritten nodes of a graph or of a body of control flow, in order.
+    """The rewritten nodes of a graph or of a body of control flow, in order.
 
     Args:
         graph: the graph with the types of its tensors.
@@ -242,13 +242,13 @@ class _Scope:
         """FP32 tensors with the values of narrow tensors that nothing has read yet, so that the narrow ones do not exist."""
 
     def learn(self, types: Mapping[str, DType]) -> None:
-        """Add types found elsewhere."""
+        """Add element types of tensors that the graph does not declare."""
         self._kinds |= {
             name: _ELEMENTS.get(kind, _FLOAT) for name, kind in types.items() if not self.kind(name)
         }
 
     def add(self, node: onnx.NodeProto) -> None:
-        """Write a node, and before it the Casts for its inputs."""
+        """Write a node, after the Casts for its inputs."""
         inner = list(bodies(node))
         for body in inner:
             self._rewrite(body)
@@ -268,7 +268,7 @@ class _Scope:
             self.narrow(value.name)
 
     def narrow(self, name: str) -> None:
-        """Write the Cast to a narrow tensor when the first node reads this tensor as narrow."""
+        """Write the Cast to a narrow tensor when the first node reads it in the narrow type."""
         if self._outer is not None and name not in self._own:
             self._outer.narrow(name)
         elif name in self._unmade:
@@ -283,7 +283,7 @@ class _Scope:
         body.node.extend(scope.nodes)
 
     def kind(self, name: str) -> int:
-        """Return the element type of a tensor; 0 if it is unknown, or if the value is not a tensor."""
+        """Return the ONNX element type of a tensor; 0 if it is unknown, or if the value is not a tensor."""
         if self._outer is not None and name not in self._own:
             return self._outer.kind(name)
         return self._kinds.get(name, 0)

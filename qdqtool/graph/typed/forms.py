@@ -35,7 +35,7 @@ Form = bool
 
 
 class Forms:
-    """Type plan of one model: the forms of every tensor, computed before anything is changed."""
+    """Type plan of a model: the FP32 and narrow forms of every tensor, computed before anything is changed."""
 
     def __init__(
         self, edit: Edit, view: GraphView, narrow: Narrow, kept: Collection[str], *, keep_io: bool
@@ -62,7 +62,7 @@ class Forms:
         return self._float[tensor]
 
     def of(self, tensor: str) -> frozenset[Form]:
-        """Return the forms that the producer makes; none for constants, because a constant is stored in every form that is read."""
+        """Return the forms in which the producer makes a tensor; none for constants, which are stored as they are read."""
         if tensor not in self._of_tensor:
             # Scales that are dequantized themselves could ask for each other: the first answer is a guess.
             self._of_tensor[tensor] = frozenset({NARROW})
@@ -70,7 +70,7 @@ class Forms:
         return self._of_tensor[tensor]
 
     def read(self, node: onnx.NodeProto, index: int) -> Form:
-        """Return the form that this input needs."""
+        """Return the form in which a node input reads its tensor."""
         if node.op_type == DEQUANTIZE and index == 1:
             return min(self.of(node.output[0]), default=WIDE)  # the result is of a type of its own
         if node.op_type == QUANTIZE and index < 2:
@@ -80,7 +80,7 @@ class Forms:
         return not signature(node, self._edit.opset, self._narrow.word).takes(index)
 
     def outside(self, tensor: str) -> Form | None:
-        """Return the form for outputs and bodies of control flow; None if neither reads the tensor."""
+        """Return the form that model outputs and bodies of control flow read; None if neither reads the tensor."""
         if tensor in self.bodies:
             return WIDE
         if tensor in self.ends:
@@ -94,7 +94,7 @@ class Forms:
 
     @cached_property
     def ends(self) -> frozenset[str]:
-        """Model inputs and outputs, which keep their names whatever their type."""
+        """Model inputs and outputs, which keep their names in any type."""
         return frozenset(value.name for value in (*self._edit.inputs, *self._edit.outputs))
 
     def _producer_forms(self, tensor: str) -> frozenset[Form]:
@@ -120,7 +120,7 @@ class Forms:
         return [reader for reader, _ in self._readers.get(node.output[0], ()) if reader.op_type == DEQUANTIZE]
 
     def _find_quantized_form(self, node: onnx.NodeProto) -> Form:
-        """Return the form of a QuantizeLinear: the form of its consumers, narrow if they differ; otherwise its tensor's form."""
+        """Return the form of a QuantizeLinear: that of its consumers if all agree, else narrow; without any, its tensor's."""
         forms = {form for reader in self.behind(node) for form in self.of(reader.output[0])}
         return min(forms or self.of(node.input[0]) or {NARROW})
 
@@ -131,7 +131,7 @@ class Forms:
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """Inputs and outputs of an operator that may be narrow, as flags; the last flag also holds for all later ones."""
+    """The inputs and outputs of an operator that may be narrow, as flags; the last flag holds for all later ones."""
 
     inputs: tuple[bool, ...]
     outputs: tuple[bool, ...]
@@ -269,7 +269,7 @@ def _rescale(edit: Edit, node: onnx.NodeProto, narrow: Narrow) -> bool:
 
 
 def _along(value: NDArray[Any], axis: int, rank: int) -> NDArray[Any]:
-    """Reshape one value per channel so that it broadcasts to the integers."""
+    """Reshape values per channel so that they broadcast to the integers."""
     if value.size == 1:
         return value.reshape(())
     return value.reshape([-1 if dim == axis % rank else 1 for dim in range(rank)])

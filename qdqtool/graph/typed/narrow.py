@@ -75,12 +75,12 @@ NARROW: dict[Types, Narrow] = {
 
 
 def fits(narrow: Narrow, value: NDArray[Any]) -> bool:
-    """Return True if every finite value is within the type's range."""
+    """Return True if every finite value is within the range of the 16-bit type."""
     return all(_largest(section[np.isfinite(section)]) <= narrow.largest for section in sections(value))
 
 
 def is_faint(narrow: Narrow, value: NDArray[Any]) -> bool:
-    """Return True if the largest magnitude is above 0 but too small to keep its digits."""
+    """Return True if a tensor's largest magnitude is so small that the 16-bit type loses its digits."""
     used = max(_largest(section[np.isfinite(section)]) for section in sections(value))
     return 0 < used < narrow.normal
 
@@ -90,7 +90,7 @@ def _largest(value: NDArray[Any]) -> float:
 
 
 def store_constant(narrow: Narrow, name: str, value: NDArray[Any]) -> onnx.TensorProto:
-    """Return the values as a constant of the type, each rounded to nearest even; see `sixteen_bits.bits`."""
+    """Return the values as a constant of the 16-bit type, each rounded to nearest even."""
     wide = np.asarray(value)
     raw = bits(wide, narrow.element).tobytes()
     return onnx.TensorProto(name=name, data_type=narrow.element, dims=wide.shape, raw_data=raw)

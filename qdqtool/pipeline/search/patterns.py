@@ -2,7 +2,7 @@
 
 Each result is one JSON file below `patterns` in the folder of finished builds. The name of the file is a digest of pattern,
 device, release and flags, so folders of several people can be merged by copying. A result is recorded only if all of these are
-known, and no dimension is free: the time of a free batch depends on the batch.
+known, and no dimension is free: the time of a dynamic batch depends on the batch.
 """
 
 from __future__ import annotations

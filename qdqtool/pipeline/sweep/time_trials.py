@@ -197,7 +197,7 @@ def inference(model: "dict[str, Any]", iterations: int) -> "list[str]":
         "--duration=0",
         f"--warmUp={WARM_UP_MS}",
         "--useSpinWait",
-        # without them every free dimension is 1, which an engine built for other shapes refuses
+        # without them every dynamic dimension is 1, which an engine built for other shapes refuses
         *([f"--shapes={model['shapes']}"] if model["shapes"] else []),
         *model["flags"],
     ]
