@@ -1170,3 +1170,22 @@ def test_the_severity_that_tensorrt_gives_decides_inside_onnxruntime(outer: str)
     told = read(f"{carried}[2019-09-14 01:19:53   ERROR] a: elementwise inputs must not be Int32\n").answer
     assert told is not None
     assert (told.failed, told.why_not) == (True, by_name("elementwise-type").meaning)
+
+
+def test_the_line_of_a_plug_in_error_is_that_of_its_own_message() -> None:
+    found = read(
+        f"{_T} [E] ModelImporter.cpp:9: --- End node ---\n"
+        f"{_T} [E] ModelImporter.cpp:9: ERROR: onnxOpCheckers.cpp:9 In function checkFallbackPluginImporter:\n"
+        '[6] creator && "Plugin not found, are the plugin name, version, and namespace correct?"\n'
+    )
+    assert found.failure is not None
+    assert (found.failure.cause, found.failure.line) == ("plugin-missing", 2)
+
+
+def test_a_plug_in_that_triton_lacks_is_preloaded() -> None:
+    found = read(
+        "E0301 02:32:59.168956 1 logging.cc:43] INVALID_ARGUMENT: getPluginCreator could not find plugin Zork_TRT version 1\n"
+        "E0301 02:32:59.178933 1 model_repository_manager.cc:832] failed to load 'zork' version 1: Internal: unable to create TensorRT engine\n"
+    )
+    assert found.answer is not None
+    assert "LD_PRELOAD" in found.answer.fix

@@ -30,6 +30,21 @@ from tests.buildlog import small
 from tests.shared import SHARED, shared
 
 SAID = {
+    "3: [executionContext.cpp::enqueueInternal::9] Error Code 3: API Usage Error (Parameter check failed, condition: bindings[x] || nullBindingOK": "no-address",
+    "1: [zork.cpp::quib::9] Error Code 1: Cuda Runtime (operation not permitted when stream is capturing)": "graph-capture",
+    "CUDA failure 906: operation would make the legacy stream depend on a capturing blocking stream": "graph-capture",
+    "1: [virtualMemoryBuffer.cpp::resizePhysical::9] Error Code 1: Cuda Driver (invalid argument)": "memory-mapping",
+    "[TensorRT-LLM][ERROR] Assertion failed: sizeof(T) <= remaining_buffer_size": "other-version",
+    "unable to find 'libtriton_zork.so' for model 'a', searched: /models/a": "triton-backend",
+    "TensorRT EP could not deserialize engine from binary data": "engine-not-loaded",
+    "KeyError: 'lm_head.weight'": "llm-shared-embedding",
+    "KeyError: 'transformer.layers.3.mlp.zork.activation_scaling_factor'": "llm-tensors",
+    "RuntimeError: Provided tensor names are different from those expected by the engine.": "llm-tensors",
+    "AssertionError: When use_explicit_typing is enabled, only torch.float32 is allowed in the enabled_precisions": "torch-explicit-types",
+    "AttributeError: module 'tensorrt' has no attribute 'IInt8ZorkCalibrator'": "python-api-11",
+    "AttributeError: type object 'BuilderFlag' has no attribute 'FP16'": "python-api-11",
+    "AttributeError: type object 'BuilderFlag' has no attribute 'FP8'": "python-exception",
+    "In node 7 with name: z and operator: Zork (importZork): INVALID_NODE: Inputs must be either FLOAT or FLOAT16. Input type is BF16.": "operator-type",
     "RuntimeError: Unknown type zork encountered in graph lowering. This type is not supported in ONNX export.": "torch-script-type",
     "[TensorRT-LLM][ERROR] Assertion failed: Number of bytes for rows and cols must be a multiple of 32. However, num_rows_bytes = 8 and num_col_bytes = 6": (
         "llm-split"
@@ -299,6 +314,14 @@ def test_an_unseen_text_gets_the_answer_of_its_class(code: int, name: str, form:
         ("[ONNXRuntimeError] : 9 : NOT_IMPLEMENTED : no Zork", ("NOT_IMPLEMENTED : no Zork",)),
         ("Traceback (most recent call last):\n  File\nKeyError: 'zork'", ("KeyError: 'zork'",)),
         ("Cuda Error in zork: 999 (cudaErrorUnknown)", ("cudaErrorUnknown",)),
+        (
+            "Error Code 2: Internal Error (Assertion a == params.nbOutputMaps failed. )",
+            ("values per output channel",),
+        ),
+        (
+            "[weightConvertors.cpp::zork::9] Error Code 2: Internal Error (Assertion a failed. )",
+            ("the type of a constant",),
+        ),
     ],
 )
 def test_a_general_answer_tells_what_the_text_names(text: str, parts: tuple[str, ...]) -> None:

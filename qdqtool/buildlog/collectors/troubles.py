@@ -536,7 +536,10 @@ class TroublesCollector:
         """Return an error with the lines that continue it."""
         line, text = error
         last, further = line, [text]
+        own = {record.line for record in self._errors.values()}
         for more in range(line + 1, line + 1 + _GOES_ON):
+            if more in own:
+                break
             words = self._further.get(more)
             if words is None:
                 continue

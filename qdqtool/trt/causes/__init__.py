@@ -55,8 +55,9 @@ _OF_A_TEXT = ("exact", "general", "vague", "echo", "unknown")
 _LONGEST = 2000
 """Most characters of a message that are read; longer ones print a whole graph."""
 _PROGRAMS = (
-    (re.compile(r"(?i)\btensorrt[-_]llm\b|\btrt-?llm\b"), "tensorrt-llm"),
+    (re.compile(r"(?i)tensorrt[-_]llm\b|\btrt-?llm\b"), "tensorrt-llm"),
     (re.compile(r"\[[VIWEF]:onnxruntime:"), "onnxruntime"),
+    (re.compile(r"^[EF]\d{4} .*\] |failed to load '[^']*' version \d"), "triton"),
 )
 """Programs that an error text names."""
 _PARSED = re.compile(r"In node \d+ with name: (.+?) and operator: ")

@@ -132,7 +132,7 @@ ENGINE = (
         name="other-version",
         area="engine",
         pattern=r"engine plan file is not compatible with this version|expected size of serialized engine|[Ss]erializ\w+.*\bversion|[Vv]ersion tag does not match"
-        r"|expecting library version|magicTag|built with another version|Expected length \(\d+\) != real length \(\d+\)"
+        r"|expecting library version|remaining_buffer_size|magicTag|built with another version|Expected length \(\d+\) != real length \(\d+\)"
         r"|Serialization Error in \w+: ?\d+ ?\((?:Type|Magic|Version)",
         meaning="the engine was built by another release of TensorRT, or the file is not an engine",
         fix="build the engine again with the release that runs it; an engine that Ultralytics exported begins with metadata, and only Ultralytics loads it",
@@ -190,11 +190,20 @@ RUNNING = (
     Cause(
         name="no-address",
         area="running",
-        pattern=r"profileObliviousBindings|mOutputAllocators|allInputDimensionsSpecified|all(?:Shape)?InputsSpecified",
+        pattern=r"profileObliviousBindings|nullBindingOK|mOutputAllocators|allInputDimensionsSpecified|all(?:Shape)?InputsSpecified",
         meaning="the program started the engine before every input had a shape and every input and output a buffer; this includes outputs that were added for debugging",
         fix="for all tensors of the engine (num_io_tensors), and call set_input_shape and set_tensor_address for each before execution; outputs whose size "
         "depends on data need an output allocator",
-        releases="8.5 and newer",
+        releases="5 and newer",
+    ),
+    Cause(
+        name="graph-capture",
+        area="running",
+        pattern=r"when stream is capturing|capturing blocking stream|cudaErrorStreamCapture|CUDA graph capture on the stream has failed",
+        meaning="the program records a CUDA graph, and a call during the recording is not allowed: an engine allocates and initializes in its first run and after a change of shapes, "
+        "it may have operations that cannot be recorded, or another thread uses the default stream",
+        fix="run the engine once with the final shapes and synchronize the stream before the recording; if it still fails, run without a graph (trtexec: without "
+        '--useCudaGraph); PyTorch with several threads: torch.cuda.graph(..., capture_error_mode="thread_local")',
     ),
     Cause(
         name="context-shared",
@@ -292,6 +301,15 @@ KERNELS = (
         pattern=r"out of memory|OutOfMemory|insufficient memory",
         meaning="the builder ran out of memory",
         fix="free memory, or build for smaller shapes",
+    ),
+    Cause(
+        name="memory-mapping",
+        area="memory",
+        pattern=r"resizePhysical::\d+\] Error Code \d+: Cuda Driver \(",
+        meaning="the driver did not map memory of the GPU for TensorRT: usually too little is free",
+        fix=_FREE,
+        rank="general",
+        releases="8.4 and newer",
     ),
     Cause(
         name="timing-cache",

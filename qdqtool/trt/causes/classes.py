@@ -40,7 +40,10 @@ FOR_PROGRAMS: dict[str, tuple[tuple[str, str], ...]] = {
     ),
 }
 """Fixes that a program has no use for, and the fix that it has."""
-_MODEL = f"change this node in the export of the model, or cut the model before it; {LINT} checks a model with Q/DQ before a build"
+_MODEL = (
+    "change this node in the export of the model, or cut the model before it; an operator that is not part of ONNX needs the library of its plug-in "
+    f"(trtexec --staticPlugins=FILE); {LINT} checks a model with Q/DQ before a build"
+)
 _ALONE = (
     "run the engine alone (trtexec --loadEngine=FILE): if it runs, the program's buffers, shapes or streams are wrong; if not, build with another "
     "release, and report it to NVIDIA"
@@ -95,6 +98,16 @@ SUBJECTS: tuple[tuple[str, str, str], ...] = (
         r"quantizations|[sS]calesLen|[sS]calesSize|scale\.count",
         "the number of INT8 scales of a tensor",
         "keep the Reshape and Transpose nodes around products of more than two dimensions float, or give their tensors one scale each; write such a product with fewer dimensions",
+    ),
+    (
+        r"nbOutputMaps|nbOutputChannels",
+        "the number of values per output channel (scales, or a bias)",
+        f"{LINT} names Q/DQ whose scales do not fit the axis; {FIXED} corrects them",
+    ),
+    (
+        r"transformWeights|weightConvertors",
+        "the type of a constant",
+        f"{FIXED} stores INT32 biases as floats; remove Q/DQ from the outputs of the network",
     ),
     (
         r"[eE]xpr\b|[eE]xprValues|[sS]ymbolic|shapeMachine|shapeCompiler|shapeContext",

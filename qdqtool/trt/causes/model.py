@@ -308,6 +308,13 @@ TYPING = (
         lint="QDQ112",
     ),
     Cause(
+        name="operator-type",
+        area="parser",
+        pattern=r"(?:[Ii]nputs?|[Dd]ata type) must be (?:either |of type )?\w+(?: or \w+)?\. +(?:[Ii]nput |[Dd]ata )?type is \w+",
+        meaning="the parser does not import this operator with an input of this type",
+        fix=f"export the node in a type that the text accepts (FP16 or FP32 instead of BF16), or add a Cast before the node; {CONVERT} writes FP16",
+    ),
+    Cause(
         name="elementwise-type",
         area="typing",
         pattern=r"elementwise inputs must not be|requires bool I/O",
@@ -465,10 +472,20 @@ PLUGINS = (
         pattern=r"[Pp]lugin not found|could not find plugin|was not found in (?:the )?plugin registry|IPluginCreator(?:Interface)? not found|Cannot find plugin:"
         r"|plugin creator .*not found|failed to load \w+ plugin",
         meaning="TensorRT does not know this operator, and no plug-in of this name is registered",
-        fix="if it is a plug-in, load its library (trtexec --plugins=FILE or --staticPlugins=FILE; in code init_libnvinfer_plugins); if not, replace "
-        "the operator, or cut the model before it",
+        fix="if it is a plug-in, load its library (trtexec --plugins=FILE or --staticPlugins=FILE; in code init_libnvinfer_plugins); if not, build with a newer "
+        "release, replace the operator, or cut the model before it",
         lint="QDQ149",
         variants=(
+            Wording(
+                program="triton",
+                fix="start Triton with the library of the plug-in: LD_PRELOAD=LIBRARY tritonserver ..., or --backend-config=tensorrt,plugins=LIBRARY; the library "
+                "must be compiled for the TensorRT of the container",
+            ),
+            Wording(
+                program="tensorrt-llm",
+                fix="load the plug-ins of TensorRT-LLM before the engine: import tensorrt_llm (Python), or the library libnvinfer_plugin_tensorrt_llm.so, of the release that "
+                "built the engine",
+            ),
             Wording(
                 program="onnxruntime",
                 meaning="TensorRT does not know this operator: onnxruntime assigns the operator to its next provider (CUDA or CPU), so the session may still run",

@@ -247,6 +247,22 @@ HOSTS = (
         effect="warns",
     ),
     Cause(
+        name="torch-explicit-types",
+        area="host",
+        pattern=r"use_explicit_typing (?:is enabled|was set).{0,200}enabled_precisions",
+        meaning="Torch-TensorRT was asked to take the types from the model (use_explicit_typing=True) and to choose types itself (enabled_precisions), which is not possible",
+        fix="remove enabled_precisions: the model decides (model.half(); INT8 and FP8 by quantizing it with NVIDIA Model Optimizer)",
+    ),
+    Cause(
+        name="python-api-11",
+        area="host",
+        pattern=r"has no attribute '(?:IInt8\w*|CalibrationAlgoType|int8_calibrator|set_calibration_profile|FP16|INT8|set_dynamic_range)'",
+        meaning="TensorRT 11 has no calibrators and no flags for types: the model itself decides, and the program was written for TensorRT 10",
+        fix='install TensorRT 10 for this program (pip install "tensorrt<11"), or a newer version of the program; with TensorRT 11, INT8 comes from Q/DQ in the model: '
+        f"{Command('run', ('MODEL', '--samples', 'DATA'))}, and FP16 from {Command('convert', ('MODEL', '--out', 'FP16'))}",
+        releases="11",
+    ),
+    Cause(
         name="python-api",
         area="host",
         pattern=r"'?tensorrt[\w.]*'? (?:object )?has no attribute|module 'tensorrt\S*' has no|tensorrt.{0,80}(?:unexpected keyword|incompatible constructor)"
@@ -298,14 +314,16 @@ HOSTS = (
     Cause(
         name="triton-backend",
         area="host",
-        pattern=r"unable to find backend library for backend",
+        pattern=r"unable to find backend library for backend|unable to find 'libtriton_\w+\.so'",
         meaning="this Triton container does not have the backend that config.pbtxt names",
-        fix="correct `backend` in config.pbtxt, or use the container with this backend (TensorRT-LLM comes in a container with its backend)",
+        fix='correct `backend` in config.pbtxt (engines of TensorRT: backend: "tensorrt"; tensorrt_plan is a platform, not a backend), or use the container with this backend '
+        "(TensorRT-LLM comes in a container with its backend)",
     ),
     Cause(
         name="engine-not-loaded",
         area="engine",
-        pattern=r"unable to (?:create|load|deserialize) (?:TensorRT engine|plan file)|[Ff]ailed to deserialize (?:the )?(?:cuda )?engine|[Dd]eserialize the cuda engine failed",
+        pattern=r"unable to (?:create|load|deserialize) (?:TensorRT engine|plan file)|[Ff]ailed to deserialize (?:the )?(?:cuda )?engine|[Dd]eserialize the cuda engine failed"
+        r"|could not deserialize engine",
         meaning="the program could not load the engine, and this text does not state the reason: the engine was built by another TensorRT release or for another GPU, its plug-ins are not loaded, or the file is incomplete",
         fix="read TensorRT's lines before this one; build the engine with the release of TensorRT that runs it (TensorRT-LLM, Triton: of the same container), on its GPU",
         rank="general",
@@ -325,6 +343,23 @@ HOSTS = (
         pattern=r"Unsupported \w+ quantized checkpoint format",
         meaning="TensorRT-LLM does not know the form of this quantized checkpoint: another release or another tool wrote it",
         fix="quantize again with the scripts of the installed TensorRT-LLM (examples/quantization/quantize.py)",
+    ),
+    Cause(
+        name="llm-shared-embedding",
+        area="host",
+        pattern=r"KeyError: '(?:model\.)?lm_head\.weight'",
+        meaning="the checkpoint has no weights for lm_head: the model shares the weights of its embedding (tie_word_embeddings), and this conversion script does not support that",
+        fix="convert with a newer TensorRT-LLM, or save the model with lm_head.weight as a copy of the weights of the embedding",
+    ),
+    Cause(
+        name="llm-tensors",
+        area="host",
+        pattern=r"KeyError: '(?:[\w.]*(?:_scaling_factor|per_channel_scale|qweight|(?:input|weight)_scale)\w*|(?:transformer|model)\.layers\.[\w.]+)'"
+        r"|[Pp]rovided (?:tensor names are different|but not (?:expected|required) tensors)|[Rr]equired but not provided tensors",
+        meaning="the checkpoint has other tensors than TensorRT-LLM expects: usually it was quantized without calibration data (then it has no activation scales), by another tool, or in "
+        "another format than the build assumes",
+        fix="quantize again with calibration data, with the scripts of the TensorRT-LLM that builds (examples/quantization/quantize.py; Model Optimizer: mtq.quantize with a "
+        "forward_loop), and pass its config.json unchanged",
     ),
     Cause(
         name="llm-xqa",
