@@ -250,7 +250,7 @@ class CalibrationFile(Artefact[CalibrationTable]):
         beside = path.with_name(path.stem + _SUFFIX)
         if not beside.is_file() or digest_file(beside) != data.weights_digest:
             raise InputFileError(
-                f"the file is not the file of weights that {path.name} names", fix=_FIX, where=str(beside)
+                f"the file does not hold the weights that belong to {path.name}", fix=_FIX, where=str(beside)
             )
         from qdqtool.core.weights import load_weights
 

@@ -327,9 +327,9 @@ def _refuse_code(files: list[_File]) -> None:
         code = tuple(_named_code(file))
         if code:
             loaded = any(text.startswith("compute.device") for text in code)
-            code_words = "libraries that would be loaded" if loaded else "functions that would be imported"
+            code_words = "libraries" if loaded else "functions"
             raise UsageError(
-                f"the recipe names {code_words} and run: {'; '.join(code)}",
+                f"a run would execute these {code_words} that the recipe names: {'; '.join(code)}",
                 fix="read this code; if you trust it, pass --trust (in Python: trust=True), or write `trust: true` into "
                 f"your own configuration ({Command('doctor')} says where)",
                 where=str(file.path),

@@ -280,7 +280,7 @@ def check_kernel_taps(flow: Flow, target: Target) -> Iterator[Violation]:
                 node=node.name,
                 reason=objection[0],
                 effect="Conv runs in float, its input is rounded and its weights are dequantized in every inference",
-                fix=f"{objection[1]}; {repairing(to_float=[node.name])} does the second",
+                fix=f"{objection[1]}; {repairing(to_float=[node.name])} removes the Q/DQ",
                 products=(node.name,),
             )
 

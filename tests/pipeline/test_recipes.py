@@ -200,7 +200,7 @@ def test_a_file_that_names_functions_needs_trust(text: str, says: str, tmp_path:
     heir = tmp_path / "heir.yaml"
     heir.write_text("extends: mine.yaml\n", "utf-8")
     for recipe in (path, heir):
-        with pytest.raises(UsageError, match="would be imported and run") as caught:
+        with pytest.raises(UsageError, match="a run would execute") as caught:
             recipes.load(str(recipe))
         assert says in caught.value.what
         assert caught.value.where == str(path)

@@ -351,8 +351,8 @@ def test_flags_reach_every_build_and_every_run(tmp_path: Path, capsys: pytest.Ca
     ("flag", "said"),
     [
         ("--timingCacheFile=mine", "is set by time_trials.py"),
-        ("--calib=cache", "names a file of this machine"),
-        ("--staticPlugins=lib.so", "names a file of this machine"),
+        ("--calib=cache", "names a file on this machine"),
+        ("--staticPlugins=lib.so", "names a file on this machine"),
     ],
 )
 def test_flags_that_cannot_work_there_are_refused_before_anything_is_built(

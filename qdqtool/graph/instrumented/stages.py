@@ -133,7 +133,8 @@ class StagedModel:
         named = {node.name: node for node in self._core}
         if foreign := next((entry.node for entry in shifts if entry.node not in named), None):
             raise InputFileError(
-                f"the model has no layer {foreign!r}, whose bias was corrected", fix=_TABLE_FIX
+                f"the table corrects the bias of layer {foreign!r}, which the model does not have",
+                fix=_TABLE_FIX,
             )
         self._followed = {entry.node: self._in_front(named[entry.node]) for entry in shifts if self.nodes}
         self._plain_biases = dict(self._plain_bias(entry) for entry in shifts if entry.node in self._followed)

@@ -563,8 +563,8 @@ def refuse_own(flags: Sequence[str]) -> None:
         here = Path(flag.value or ".")
         if absolute(flag) != flag or (not here.is_absolute() and here.is_file()):
             raise UsageError(
-                "the flag names a file of this machine",
-                fix="write the absolute path of a file there",
+                "the flag names a file on this machine, but the engine is built on another machine",
+                fix="write the absolute path of a file on the other machine",
                 where=str(flag),
             )
 

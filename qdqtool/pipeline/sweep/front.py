@@ -135,7 +135,7 @@ def _sqnr(sweep: Sweep, trial: Trial) -> float | None:
 def _least(sweep: Sweep, drop: float) -> float:
     if sweep.reference is None:
         raise UsageError(
-            f"{sweep.metric} has no value for the float model",
+            f"the float model has no {sweep.metric} to compare with",
             fix="write 'min-sqnr 30' instead"
             if sweep.metric == "sqnr_db"
             else "write 'min-accuracy 30' instead",
