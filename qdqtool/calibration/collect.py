@@ -65,7 +65,7 @@ def collect(
 
 
 def activations(placement: Placement) -> tuple[str, ...]:
-    """Return the tensors that need a range, sorted: quantized activations, and the tensors tied to them."""
+    """Return the tensors that need a range, sorted: quantized activations, and tensors that share a scale with them."""
     quantized = {entry.tensor for entry in placement.quantized if entry.kind is SlotKind.ACTIVATION}
     tied = {name for tie in placement.ties if quantized & set(tie.tensors) for name in tie.tensors}
     return tuple(sorted(quantized | tied))
@@ -100,7 +100,10 @@ class Collection:
         self._batch = self._fixed or 1
 
     def identity(self) -> dict[str, str]:
-        """Return the digests that must be equal in parts that are added. This reads all samples, and needs `resumable`."""
+        """Return the digests that must be equal in parts that are added.
+
+        This reads all samples, and needs `resumable`.
+        """
         assert self._pool.digest is not None
         return {
             "model": self._pool.digest,
@@ -110,7 +113,7 @@ class Collection:
         }
 
     def run(self, span: Span, *, on_progress: OnProgress | None = None) -> Histograms:
-        """Collect the histograms of a part of the samples. Intermediate results are not saved.
+        """Collect the histograms of a part of the samples, without saving intermediate results.
 
         The batch of two comes first: it takes memory for all that is fetched, which every processor will take.
         """

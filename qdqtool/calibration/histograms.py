@@ -30,7 +30,7 @@ from qdqtool.io.json_files import canonical
 
 @dataclass(frozen=True, kw_only=True, slots=True, order=True)
 class Span:
-    """Every `shards`-th sample from number `shard` on. The first `done` of these samples were run.
+    """The part of the samples that a histogram covers: every `shards`-th sample from number `shard`, of which `done` ran.
 
     Attributes:
         shard: 0 to shards - 1.
@@ -51,12 +51,12 @@ class Span:
 
     @property
     def left(self) -> range:
-        """Positions of samples that were not run yet."""
+        """Positions of the samples in this part that did not run yet."""
         return self.positions[self.done :]
 
     @property
     def is_complete(self) -> bool:
-        """Whether all samples of this part were run."""
+        """Whether all samples of this part ran."""
         return not self.left
 
     def __str__(self) -> str:
@@ -175,7 +175,7 @@ def load_histograms(path: Path) -> Histograms:
 
 
 def fitting_histograms(run: Path) -> Path:
-    """Return the path of the histograms from which the table of a run folder was made."""
+    """Return the file of histograms from which the calibration table of a run folder was made."""
     equalized = run / EQUALIZED
     return equalized if equalized.is_file() else run / "histograms.npz"
 
@@ -221,7 +221,7 @@ def _about(path: Path, text: NDArray[Any]) -> dict[str, Any]:
 
 
 def _histogram(path: Path, entry: Any, counts: NDArray[Any]) -> tuple[str, Histogram]:
-    """Return the name of a tensor and its histogram."""
+    """Return the name and the histogram of one tensor in a file."""
     is_right = isinstance(entry, dict) and isinstance(entry.get("name"), str)
     if not is_right or any(not isinstance(entry.get(name, ""), kinds) for name, kinds in _NUMBERS.items()):
         raise _misfit(path, "the file contains a damaged description of a tensor")
@@ -295,7 +295,7 @@ def merge_parts(parts: Mapping[str, Histograms]) -> Histograms:
 
 
 def releases() -> dict[str, str]:
-    """Return the releases of packages that can change the bits of a part."""
+    """Return the releases of the packages that can change the last bits of a histogram."""
     import numpy as np
 
     from qdqtool._version import __version__

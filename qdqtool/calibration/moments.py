@@ -63,7 +63,7 @@ class Moments:
 
     @property
     def trusted(self) -> NDArray[np.float32]:
-        """The moments; uncertain products of two different columns are reduced.
+        """The second moments, with uncertain products of two different columns reduced.
 
         The factor is n / (n + c) for n rows and c columns in a section.
         """
@@ -80,7 +80,7 @@ class Moments:
         return np.diagonal(self.square, axis1=1, axis2=2).reshape(self.amax.shape)
 
     def sections(self, matrix: NDArray[Any]) -> NDArray[Any]:
-        """Split (groups, rows, columns) into (groups x sections, rows, width), the layout of `square`.
+        """Split an array (groups, rows, columns) into (groups x sections, rows, width), the layout of `square`.
 
         A single column is repeated for each section.
         """
@@ -102,7 +102,7 @@ class Moments:
 def parts(
     layers: Sequence[WeightedLayer], room: int = ROOM, widest: int | None = None
 ) -> list[tuple[WeightedLayer, ...]]:
-    """Split the layers, in graph order, into parts. The moments of a part fit into `room` bytes.
+    """Split the layers, in graph order, into parts whose second moments fit into `room` bytes.
 
     A layer too large for `room` is left out.
 
@@ -218,7 +218,7 @@ def multiplications(layer: WeightedLayer) -> int:
 
 
 def _enough(columns: int) -> int:
-    """Return the number of rows after which the moments of `columns` columns are known."""
+    """Return the number of rows after which the second moments of `columns` columns are certain enough."""
     return max(_ROWS, _PER_COLUMN * columns)
 
 
@@ -227,7 +227,7 @@ def _bytes(layer: WeightedLayer, widest: int | None) -> int:
 
 
 def _width(columns: int, widest: int | None) -> int:
-    """Return the columns per section.
+    """Return the number of columns per section of a layer.
 
     Sections have equal width, as wide as possible up to `widest`; a layer that would get very narrow sections
     is not split.

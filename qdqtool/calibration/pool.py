@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 
 class Room:
-    """Limit for samples that run at the same time. It is halved each time memory runs out."""
+    """Limits how many samples run at the same time. The limit is halved each time memory runs out."""
 
     def __init__(self, allowed: int) -> None:
         self._allowed = allowed
@@ -57,7 +57,7 @@ class Room:
 
     @contextmanager
     def sample(self) -> Iterator[int]:
-        """Wait until a place is free, and run one sample in this block. Yield the limit at its start."""
+        """Wait until another sample may run, and run it in this block. Yield the limit at its start."""
         with self._changed:
             self._changed.wait_for(lambda: self._running < self._allowed)
             self._running += 1
@@ -70,7 +70,7 @@ class Room:
                 self._changed.notify_all()
 
     def shrink(self, count: int) -> None:
-        """Halve the limit `count`, unless another thread has already changed it."""
+        """Halve the limit of parallel samples, unless another thread has done so already."""
         with self._changed:
             if self._allowed == count:
                 self._allowed = max(1, count // 2)
@@ -100,7 +100,7 @@ def fetch_tensors(room: Room, fetcher: Fetcher, feeds: Feeds, where: str) -> dic
 
 
 def _in_parts(room: Room, fetcher: Fetcher, feeds: Feeds, where: str) -> dict[str, NDArray[Any]]:
-    """Fetch each half of the tensors separately, while no other sample runs. Divide a half that is too large again."""
+    """Fetch the tensors of a sample in two halves, while no other sample runs; divide halves that are too large again."""
     halves = fetcher.halves()
     if not halves:
         return dict(fetcher.run(feeds, where))
@@ -127,7 +127,7 @@ _ROOMY = 192 << 20
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CollectOptions:
-    """Options for counting values.
+    """Options for collecting histograms.
 
     Attributes:
         bins: count magnitudes; False notes minimum and maximum only, which is enough for the calibrator `max`.
@@ -205,7 +205,7 @@ class CollectorPool:
         return merge_histograms(future.result() for future in futures)
 
     def look(self, batch: Feeds) -> None:
-        """Run the batch of two samples for the watch, and free its memory. If the model fails, the watch gets no values."""
+        """Run the first two samples as one batch for the watched values, and free its memory; skip this if it fails."""
         assert self._watch is not None
         self._open()
         fetcher = Fetcher(self._session, self._watch.together, run_giving_back())
@@ -218,7 +218,7 @@ class CollectorPool:
         self._watch.pair = {name: value.copy() for name, value in values}
 
     def _open(self) -> None:
-        """Open the session if tensors must be fetched. It opens late, so that the caller can free the model before."""
+        """Open the session if tensors must be fetched; as late as possible, so that the caller can free the model before."""
         if self._probe is None or self._session is not None:
             return
         self._session = open_collecting(self._probe.file, self.threads, self._probe.home)
@@ -291,7 +291,7 @@ def _in_order(view: GraphView, tensors: set[str]) -> tuple[str, ...]:
 
 
 def fetched_bytes(view: GraphView, tensors: tuple[str, ...]) -> int:
-    """Estimate the bytes of the fetched values of one sample in FP32. Free dimensions count as 1."""
+    """Estimate the bytes of the fetched values of one sample in FP32. Dynamic dimensions count as 1."""
     shapes = (view.info(name).shape or () for name in tensors)
     return sum(4 * prod(dim for dim in shape if isinstance(dim, int)) for shape in shapes)
 

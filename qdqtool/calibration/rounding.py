@@ -187,7 +187,7 @@ def _range(entry: TensorRange, rounded: RoundedWeight | None, method: str) -> Te
 
 
 def _is_plain(product: WeightedLayer, quantization: Quantization) -> bool:
-    """Return True if there is one scale, one per output channel, or one per block of inputs. Rounding needs such scales."""
+    """Return True if rounding supports the scales: one, one per output channel, or one per block of inputs."""
     axis = quantization.axis
     if quantization.scale is None or axis is None:
         return quantization.scale is not None
@@ -240,7 +240,7 @@ def _scale_matrix(product: WeightedLayer, quantization: Quantization) -> NDArray
 
 
 def _nearest(scale: NDArray[np.float32], format_: QuantFormat) -> Nearest:
-    """Return a function that rounds columns to the nearest values of the format.
+    """Return a function that rounds columns of weights to the nearest values of the format.
 
     It needs column numbers, because blocks have separate scales.
     """
@@ -266,7 +266,7 @@ def _nearest(scale: NDArray[np.float32], format_: QuantFormat) -> Nearest:
 
 
 def _keeping_zeros(nearest: Nearest, kept: NDArray[np.bool_]) -> Nearest:
-    """Return a function that rounds zeros to zero, for sparse tensor cores, and all other weights as `nearest` does."""
+    """Return a function that keeps zeros, for sparse tensor cores, and rounds other weights as `nearest` does."""
 
     def mask_values(
         values: NDArray[np.floating[Any]], columns: slice | NDArray[np.intp]
@@ -284,7 +284,7 @@ def _keeping_zeros(nearest: Nearest, kept: NDArray[np.bool_]) -> Nearest:
 def _with_best_scales(
     layer: QuantizedLayer, value: NDArray[Any], weights: NDArray[np.float32], inputs: Moments
 ) -> Quantization:
-    """Return the quantization whose scales give the least output noise with weights rounded to nearest.
+    """Return the quantization with the scales of least output noise, for weights rounded to nearest.
 
     Errors of different inputs count as independent, each with its input's energy: the cross terms change the choice
     of a scale little (measured on four networks) and cost as much as the rest of calibration together.
@@ -348,7 +348,7 @@ def weight_share(
 
 
 def _of_weights(view: GraphView, layer: QuantizedLayer) -> float:
-    """Return the energy of the rounding errors divided by the energy of the weights."""
+    """Return the energy of the rounding errors relative to the energy of the weights."""
     value, how = view.constant(layer.product.weight), layer.quantization
     assert value is not None
     assert how.scale is not None

@@ -29,7 +29,7 @@ from qdqtool.runtime.session import (
 
 @dataclass(frozen=True, slots=True)
 class WatchedSample:
-    """A sample, with values of the watched tensors and means of the averaged tensors."""
+    """A sample that chooses ranges, with values of watched tensors and means of averaged tensors."""
 
     sample: Sample
     values: dict[str, NDArray[Any]]
@@ -82,14 +82,14 @@ class WatchedValues:
         }
 
     def noted(self, positions: range, samples: Iterable[Sample]) -> Iterator[Sample]:
-        """Yield the samples, one per position, and register those samples whose values will be kept."""
+        """Yield all samples, and register those whose values will be kept."""
         for number, sample in zip(positions, samples, strict=True):
             if number in self.numbers or number < self._first:
                 self._coming[id(sample.feeds)] = (number, sample)
             yield sample
 
     def keep(self, feeds: Feeds, values: Mapping[str, NDArray[Any]]) -> None:
-        """Keep and average the values of a sample, if the sample is registered."""
+        """Keep the values of a sample, and average them, if the sample is registered."""
         number, sample = self._coming.pop(id(feeds), (0, None))
         if sample is not None and number < self._first:
             self._peaks[number] = {name: peaks_of_channels(values[name]) for name in self._peaked}
@@ -170,7 +170,7 @@ class MemoryShortageError(InputFileError):
 
 
 class Fetcher:
-    """Runs a session and returns chosen outputs. Each thread has its own fetcher; all fetchers share the session.
+    """Runs an onnxruntime session and returns chosen tensors. Each thread has its own fetcher; all share the session.
 
     Args:
         session: an onnxruntime session.
@@ -216,7 +216,7 @@ class Fetcher:
 
 
 def _other_sizes(fed: Feeds, declared: Mapping[str, Sequence[Any]]) -> str:
-    """Return a hint on samples of other sizes. A letter stands for each size that the model leaves free.
+    """Return a hint on samples of other sizes. A letter stands for each dynamic dimension of the model.
 
     The sizes of this sample have failed. If no size is free, they are not the reason.
     """

@@ -48,7 +48,7 @@ class Bound:
 
 
 def bounds(view: GraphView) -> dict[str, Bound]:
-    """Return the bounded tensors of a graph. Operators that move values pass a bound on; a Concat passes the largest bound."""
+    """Return the tensors with a known bound of magnitude. Operators that move values pass it on; a Concat takes the largest."""
     bounded: dict[str, Bound] = {}
     for node in view.nodes:
         bound = _find_passed_bound(view, node, bounded) or _own(view, node)
@@ -154,7 +154,7 @@ def make_table(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Constants:
-    """Parts of a table that do not depend on samples.
+    """The parts of a calibration table that do not depend on samples.
 
     Attributes:
         weights: the ranges of all quantized weights.
@@ -223,7 +223,7 @@ def _table(histograms: Histograms, ranges: Iterable[TensorRange]) -> Calibration
 
 
 def _share_out(function: Callable[[Given], Made], work: Sequence[Given]) -> list[Made]:
-    """Apply `function` to all work in parallel; return the results in any order.
+    """Apply `function` to every item in parallel; return the results in any order.
 
     Each processor gets one equal share, because single tasks are too small.
     """
@@ -256,7 +256,7 @@ def formats_of(placement: Placement) -> dict[str, QuantFormat]:
 
 
 def groups(placement: Placement) -> tuple[tuple[str, ...], ...]:
-    """Return the quantized activations, sorted, in groups that must share a range."""
+    """Return the quantized activations in groups that must share a range, sorted."""
     activations = {entry.tensor for entry in placement.quantized if entry.kind is SlotKind.ACTIVATION}
     shared = classes([*((name,) for name in activations), *(tie.tensors for tie in placement.ties)])
     return tuple(sorted(tuple(sorted(group)) for group in shared if group & activations))
@@ -264,7 +264,7 @@ def groups(placement: Placement) -> tuple[tuple[str, ...], ...]:
 
 @dataclass(frozen=True)
 class Chooser:
-    """Chooses the ranges of activations."""
+    """Chooses the ranges of activations from histograms."""
 
     options: CalibrationOptions
     histograms: Mapping[str, Histogram]
@@ -337,7 +337,7 @@ class Chooser:
         )
 
     def _override(self, group: tuple[str, ...]) -> tuple[str, ...]:
-        """Return a note on the pattern in `calibrate.overrides` that matches the group; empty if none matches."""
+        """Return a note on the pattern in `calibrate.overrides` that matches a group of tensors; "" if none does."""
         pattern = override_of(group, self.options)
         return () if pattern is None else (f"calibrate.overrides names {pattern!r}",)
 
@@ -362,7 +362,7 @@ def override_of(group: tuple[str, ...], options: CalibrationOptions) -> str | No
 
 
 def factor_of(group: tuple[str, ...], options: CalibrationOptions) -> float:
-    """Return the factor for the range of a group: that of the first glob that matches one of its tensors; otherwise 1."""
+    """Return the recipe's factor for the range of a group of tensors: of the first glob that matches one; else 1."""
     return next(
         (
             factor
@@ -374,7 +374,7 @@ def factor_of(group: tuple[str, ...], options: CalibrationOptions) -> float:
 
 
 def needs_bins(words: str) -> bool:
-    """Return True if a calibrator, named as in a recipe, needs histograms and not only the extremes."""
+    """Return True if a calibrator, named as in a recipe, needs histograms and not only the largest values."""
     if words == AUTO:
         return True
     plugin = CALIBRATORS.load(words.partition(":")[0])

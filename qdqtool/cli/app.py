@@ -72,7 +72,7 @@ def _run(arguments: list[str]) -> int:
 
 
 def _current(arguments: list[str]) -> list[str]:
-    """Return the arguments; the older spelling `audit --fix` becomes the command `fix`."""
+    """Return the arguments with `audit --fix`, an older spelling, replaced by the command `fix`."""
     commands = [place for place, word in enumerate(arguments) if not word.startswith("-")]
     if not commands or arguments[commands[0]] != "audit" or "--fix" not in arguments:
         return arguments
@@ -106,7 +106,7 @@ def application() -> typer.main.Typer | Any:
 
 @lru_cache(maxsize=2)
 def _assemble_app(plugins: tuple[tuple[str, Any], ...]) -> typer.main.Typer | Any:
-    """Build the command line from these plug-ins. The result is cached for processes that run many commands."""
+    """Build the command line from these command plug-ins; cached for processes that run many commands."""
     app = typer.Typer(
         name="qdqtool",
         help="Quantize ONNX models for NVIDIA TensorRT with explicit Q/DQ (INT8, FP8, INT4, NVFP4), and check what the engine runs.",
@@ -127,7 +127,7 @@ def _assemble_app(plugins: tuple[tuple[str, Any], ...]) -> typer.main.Typer | An
 
 
 def _of_group(group: typer.Typer, name: str) -> typer.Typer:
-    """Return a copy of the group. Its commands have the options of all commands, and their own examples."""
+    """Return a copy of a command group whose commands have the common options and their own examples."""
     ours = copy(group)
     ours.registered_commands = [copy(command) for command in group.registered_commands]
     for command in ours.registered_commands:
@@ -195,7 +195,7 @@ def _bug(error: Exception, arguments: list[str]) -> int:
 
 
 class _Whole:
-    """Mixin: the list of commands shows the whole first paragraph of the help, over several lines if it is long."""
+    """Mixin for help: the list of commands shows the whole first paragraph of each command."""
 
     help: str | None
 
@@ -252,7 +252,7 @@ _ADDRESS = re.compile(r"local|[a-z][a-z0-9+.-]*://\S*|[^\s/\\]+:\d+")
 
 
 def spell_out(words: Sequence[str]) -> list[str]:
-    """Return the words with "local" added after each `--cluster` that has no address.
+    """Return the arguments with "local" added after each `--cluster` that has no address.
 
     An address is `local`, `scheme://...` or `host:port`; other words are other arguments.
     """

@@ -71,7 +71,7 @@ class AuditArguments:
 
 
 def gather(arguments: AuditArguments) -> AuditContext:
-    """Return the context of an audit. Files that the user names replace those of the run folder.
+    """Return the audit context for the arguments. Files that the user names replace those of the run folder.
 
     Raises:
         UsageError: there is no layer information.
@@ -145,7 +145,7 @@ def _layers(arguments: AuditArguments, folder: Path | None) -> Path:
 
 
 def _add_comparison(context: AuditContext, arguments: AuditArguments) -> AuditContext:
-    """Return the context with layer times, and with a comparison to a second engine if the user named one."""
+    """Return the audit context with layer times, and with the second engine that the user named."""
     profile = read_profile(arguments.profile) if arguments.profile else None
     explored = view(context.engine, profile=profile, cost_model=CostModel.EXACT)
     if arguments.against is None:

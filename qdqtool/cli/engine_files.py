@@ -82,7 +82,7 @@ def annotate_model(explored: Explored, model: Path, out: Path) -> None:
 def besides(
     plans: list[Path] | None, outputs: list[Path] | None, profiles: list[Path] | None
 ) -> ExtraEvidence:
-    """Read more evidence about two engines. Each list has one file for the INT8 engine and one for the float engine.
+    """Read further evidence on two engines: each list has one file for the INT8 and one for the float engine.
 
     Raises:
         UsageError: a list has another length.
@@ -148,7 +148,7 @@ def judge_recorded(layers: Path, reference: Path | None, besides: ExtraEvidence)
 
 
 def _layers(path: Path) -> Path:
-    """Return the path of the layer information: `path` itself, or the file in a run folder.
+    """Return the path of the layer information: `path`, or a file in the run folder `path`.
 
     Raises:
         InputFileError: the folder holds none.

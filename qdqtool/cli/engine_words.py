@@ -48,12 +48,12 @@ def summary(view: EngineView, shown: int) -> list[str]:
 
 
 def _int8(totals: EngineTotals) -> int | None:
-    """Return the number of compute layers in INT8; None if no layer's precision is known."""
+    """Return the number of compute layers in INT8; None if no precision is known."""
     return totals.int8 if totals.int8 or totals.others or not totals.compute else None
 
 
 def difference(diff: EngineDiff) -> Iterator[str]:
-    """Yield text: two engines side by side, the result in a sentence, and the causes, the largest first."""
+    """Yield the comparison of two engines as text: figures, the result in a sentence, and the causes."""
     width = 3 + max(12, len(diff.left.name), len(diff.right.name))
     rows: list[tuple[str, object, object]] = [
         ("kernels", diff.left.kernels, diff.right.kernels),
@@ -96,7 +96,7 @@ def _outcome(diff: EngineDiff) -> str:
 
 
 def stories(view: EngineView, layers: tuple[LayerView, ...]) -> Iterator[str]:
-    """Yield lines about each of `layers`: facts, then the related lines of the build log."""
+    """Yield lines about these layers: facts, then the related lines of the build log."""
     ledger = {row.node: row for row in view.ledger}
     for layer in layers:
         yield layer.name

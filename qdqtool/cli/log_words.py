@@ -75,7 +75,7 @@ class Wordings:
             )
 
     def words(self) -> str:
-        """Return the lines that were not understood, the most frequent first."""
+        """Return the unrecognized lines, the most frequent first."""
         lines = sorted(self._known.values(), key=lambda line: (-line.count, line.line))
         return "".join(f"{line.count:>8} {line.line:>10}  {clean(line.text)}\n" for line in lines)
 
@@ -114,7 +114,7 @@ def _row(title: str, text: str) -> str:
 
 
 def _whole(title: str, text: str) -> str:
-    """Return a row with its complete text, because the reason of an error is often at its end."""
+    """Return a table row whose text is not cut, because the reason of an error is often at its end."""
     return f"{title:<{_WIDTH}}{printable(text)}"
 
 
@@ -233,7 +233,7 @@ def _implicit(run: RunDigest, shown: int) -> Iterator[str]:
 
 
 def _without_scale(run: RunDigest, shown: int, cache: Collection[str] | None) -> Iterator[str]:
-    """Yield tensors without a scale and their nodes, whether a calibration cache has the tensors, and the fix."""
+    """Yield tensors without a scale, their nodes, whether the given calibration cache has them, and the fix."""
     tensors = run.without_scale or {tensor: (layer,) for layer, tensor in run.int8_refused.items()}
     if not tensors:
         return

@@ -144,7 +144,7 @@ def for_builder(target: str | None, sm: str | None) -> list[str]:
 
 
 def asked_target(target: str, old: str | None, spelled: str, sm: Sequence[str] = ()) -> Target:
-    """Return the requested builder; `old` is the value of the older option `spelled`.
+    """Return the builder that the user requested; `old` is the value of the older option `spelled`.
 
     Raises:
         UsageError: no such builder or GPU architecture.
@@ -175,7 +175,7 @@ FORMS = ("text", "json", "sarif", "junit", "markdown", "github")
 
 
 def check_form(form: str) -> None:
-    """Refuse an unknown output format.
+    """Refuse an output format that a command does not have.
 
     Raises:
         UsageError: no form is called so.
@@ -266,7 +266,7 @@ def building(
     builder: str | None,
     shapes: tuple[str, str, str],
 ) -> list[str]:
-    """Return the recipe changes for the engine options; `shapes` are the smallest, the usual and the largest."""
+    """Return recipe changes for the build options; `shapes` are the smallest, the usual and the largest."""
     names = ("min_shapes", "opt_shapes", "max_shapes")
     typed = [f"build.{name}='{value}'" for name, value in zip(names, shapes, strict=True) if value]
     typed += [f"build.builder={builder}"] if builder else []

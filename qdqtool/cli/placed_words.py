@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def nodes_of(view: GraphView, placement: Placement) -> str:
-    """Return `63 of 64 compute nodes and 14 others` for the prepared model that was placed.
+    """Return words such as `63 of 64 compute nodes and 14 others` on what a placement quantizes.
 
     All other nodes add, join or pool the results of compute nodes. A run counts only compute nodes, because an engine
     has kernels for these.
@@ -36,7 +36,7 @@ _SHOWN = 3
 
 
 def slot_lines(changes: Sequence[SlotChange]) -> Iterator[str]:
-    """Yield the number of inputs whose quantization changed, and the first of them."""
+    """Yield the number of inputs whose quantization changed, and the names of the first ones."""
     if not changes:
         return
     yield f"{count_noun(len(changes), 'input is', 'inputs are')} quantized in another way than before:"

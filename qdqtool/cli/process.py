@@ -103,7 +103,7 @@ def report_interruption() -> QdqError:
 
 
 class Stopped(KeyboardInterrupt):
-    """Raised when a signal arrives.
+    """Raised when SIGTERM or SIGHUP arrives.
 
     The interpreter ends itself by SIGINT after any plain KeyboardInterrupt that passed through its own `exec` (dataclasses
     use it), handled or not; it compares the class exactly, so a subclass keeps the documented exit code.
@@ -135,11 +135,11 @@ def _escape(error: UnicodeError) -> tuple[str, int]:
 
 
 class AnswerUnread(BrokenPipeError):  # noqa: N818 -- what happened
-    """Raised when the reader of standard output has closed it."""
+    """Raised when the program that reads standard output has closed it."""
 
 
 def is_unread() -> bool:
-    """Return whether the reader of standard output is gone; True if the system cannot say."""
+    """Return True if the reader of standard output is gone, or if the system cannot say."""
     import select
 
     if not hasattr(select, "poll"):

@@ -36,7 +36,7 @@ class SpeakingProgress(Progress):
         super().stop()
 
     def update(self, task_id: TaskID, *, completed: float | None = None, **changes: Any) -> None:
-        """Move a bar. A step may count several times, so the rate is measured from the start of the current count."""
+        """Move a bar. The rate is measured from the start of the step's current count."""
         task = self._tasks[task_id]
         total = changes.get("total")
         if completed is not None and (completed < task.completed or total not in {None, task.total}):
@@ -44,7 +44,7 @@ class SpeakingProgress(Progress):
         super().update(task_id, completed=completed, **changes)
 
     def lines(self) -> Iterator[str]:
-        """Yield a line for each running step. The last step continues between two counts."""
+        """Yield a text line for each running step."""
         visible = [task for task in self.tasks if task.visible]
         yield from map(_line, [task for task in visible if not task.finished] or visible[-1:])
 

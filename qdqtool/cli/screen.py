@@ -78,7 +78,7 @@ def fit_table(table: Table, width: int, spare: Sequence[str] = ()) -> tuple[Tabl
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Column:
-    """The texts of a column, and its kind."""
+    """The texts of a table column, and whether they are names, numbers or prose."""
 
     head: Text
     cells: list[Text]
@@ -120,7 +120,7 @@ def _widths(columns: Sequence[_Column], width: int) -> list[int]:
 
 
 def _too_short(columns: Sequence[_Column], widths: Sequence[int]) -> bool:
-    """Return True if names would become too short to be different, or if the numbers alone are too wide."""
+    """Return True if names in a table would become too short to differ, or if numbers alone are too wide."""
     return any(
         size < min(_PROSE_LEAST if column.is_prose else _READABLE, column.least)
         for column, size in zip(columns, widths, strict=True)
@@ -149,7 +149,7 @@ def _is_prose(cells: Sequence[Text]) -> bool:
 
 
 def _is_fixed(cells: Sequence[Text]) -> bool:
-    """Return whether a column holds only numbers or short cells."""
+    """Return True if a column holds only numbers or short cells, which are never cut."""
     return all(_NUMBER.fullmatch(text.plain.strip()) or text.cell_len <= _SHORT for text in cells)
 
 
@@ -193,7 +193,7 @@ def _shorten_names(column: _Column, width: int) -> list[Text]:
 
 
 def _on_lines(text: Text, width: int) -> Text:
-    """Continue a name on the next line, before a slash if there is one."""
+    """Continue a name in a table on the next line, before a slash if there is one."""
     from rich.text import Text
 
     breaks: list[int] = []

@@ -1,4 +1,4 @@
-"""Signs of activity on standard error: the first within a second, then one every three seconds, also in a pipe.
+"""Signs of activity on standard error: within a second, then every three seconds, also in a pipe.
 
 A terminal shows progress bars instead; there, signs fill the time without bars.
 """
@@ -21,13 +21,13 @@ _sources: list[Callable[[], Iterable[str]]] = []
 
 
 def show(lines: Callable[[], Iterable[str]] | None) -> None:
-    """Use the signs of a progress display; None ends this."""
+    """Use this progress display for signs of activity; None ends this."""
     _sources[:] = [] if lines is None else [lines]
 
 
 @contextmanager
 def of_life(command: str) -> Iterator[None]:
-    """Print signs while the body runs; print nothing if it ends within `FIRST` seconds."""
+    """Print signs of activity while the block runs; print nothing if it ends within `FIRST` seconds."""
     over = Event()
     thread = Thread(target=_speak, args=(command, over), daemon=True, name="signs of life")
     thread.start()

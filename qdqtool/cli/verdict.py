@@ -24,7 +24,7 @@ def exit_code(report: Report, recipe: Recipe) -> int:
 
 
 def _check_answer(answer: str, limit: str) -> list[str]:
-    """Return the message if the whole run is judged `limit` or worse."""
+    """Return the message if the verdict of the run is `limit` or worse."""
     return [f"the verdict is {answer}"] if is_judged(answer, limit) else []
 
 
@@ -48,7 +48,7 @@ def list_unrealised(verdicts: tuple[NodeVerdict, ...]) -> list[str]:
 
 
 def print_missed(missed: list[str]) -> int:
-    """Print the exceeded thresholds on standard error; return 1 if there are any, else 0."""
+    """Print the messages about exceeded limits on standard error; return 1 if there are any, else 0."""
     for line in missed:
         stderr().print(f"threshold exceeded: {line}", style="bold red")
     return ThresholdExceeded.exit_code if missed else 0

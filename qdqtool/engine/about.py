@@ -30,7 +30,7 @@ _SLOWEST = 5
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Fact:
-    """One line about a file: heading, subject, and value in words."""
+    """One fact about a file that trtexec exported: heading, subject, and value in words."""
 
     heading: str
     name: str
@@ -150,7 +150,7 @@ _QUANTITIES = {
 
 
 def spans_of(value: Any) -> tuple[TimeSpread, ...]:
-    """Return statistics of those times in milliseconds that are available, in the order of `_QUANTITIES`."""
+    """Return statistics of the measured times (in ms) that are available, in the order of `_QUANTITIES`."""
     records = [entry for entry in value if isinstance(entry, Mapping)] if isinstance(value, list) else []
     spans = (_span(name, spellings, records) for name, spellings in _QUANTITIES.items())
     return tuple(span for span in spans if span is not None)
@@ -190,7 +190,7 @@ def same_outputs(first: Path, second: Path) -> bool:
 
 
 def read_outputs(path: Path) -> Values:
-    """Return the values of every output, flat, by name.
+    """Return the values of every network output in a file, flattened, by name.
 
     Raises:
         InputFileError: unreadable, or no list of outputs.
@@ -206,7 +206,7 @@ def read_outputs(path: Path) -> Values:
 
 
 def outputs_of(value: Any) -> Values:
-    """Return the values of every output in parsed JSON; empty if there are none."""
+    """Return the values of every network output in parsed JSON; empty if there are none."""
     outputs: Values = {}
     for entry in value if isinstance(value, list) else []:
         name, values = (

@@ -31,7 +31,7 @@ _PREFIXES = ("", "Conv")
 
 
 def stated_constants(fields: Mapping[str, Any]) -> tuple[EngineTensor, ...]:
-    """Return weight and bias as constants. The shape of the weight is (output channels, input channels / groups, *kernel)."""
+    """Return the weight and bias that a layer's parameters state; shape (outputs, inputs / groups, *kernel)."""
     for prefix in _PREFIXES:
         weights = _parameter(fields.get(f"{prefix}Weights"))
         if weights is not None:
@@ -96,7 +96,7 @@ def integers(value: Any) -> tuple[int, ...]:
 
 
 def _parameter(value: Any) -> tuple[str, int] | None:
-    """Parse type and count of `{"Type": "Int8", "Count": 864}`, as JSON or as text; None for anything else."""
+    """Parse type and count of a weight in a layer's parameters: `{"Type": "Int8", "Count": 864}`, as JSON or text; else None."""
     if isinstance(value, str):
         try:
             value = json.loads(value)
@@ -136,7 +136,7 @@ def cost(layer: EngineLayer, model: CostModel) -> Cost:
 
 
 def _trex(layer: EngineLayer) -> tuple[int | None, int | None, int | None]:
-    """Return input, weight and output bytes as trt-engine-explorer counts them."""
+    """Return input, weight and output bytes of a layer as trt-engine-explorer counts them."""
     outputs = _sum(tensor.bytes for tensor in layer.outputs)
     held = weight(layer)
     if not _convolves(layer) or held is None or held.shape is None or not layer.inputs:
@@ -147,7 +147,7 @@ def _trex(layer: EngineLayer) -> tuple[int | None, int | None, int | None]:
 
 
 def _exact(layer: EngineLayer) -> tuple[int | None, int | None, int | None]:
-    """Return input, weight and output bytes with padding. A tensor that is listed twice counts once."""
+    """Return input, weight and output bytes of a layer, with padding. A tensor that is listed twice counts once."""
     inputs = {tensor.name or str(index): tensor for index, tensor in enumerate(layer.inputs)}
     return (
         _sum(padded_bytes(tensor) for tensor in inputs.values()),
@@ -192,7 +192,7 @@ def _positions(shape: Shape) -> int:
 
 
 def _product(factor: Shape | None, left: Shape, result: Shape) -> tuple[int | None, Gemm | None]:
-    """Return the MACs and the size (rows, columns, summed length) of a matrix product; `factor` is the right-hand shape if known."""
+    """Return the MACs and the size (rows, columns, summed length) of a matrix product. `factor` is the right-hand shape."""
     if len(left) < 2 or len(result) < 2:
         return None, None
     depth = _depth(factor, left, result)
@@ -203,7 +203,7 @@ def _product(factor: Shape | None, left: Shape, result: Shape) -> tuple[int | No
 
 
 def _depth(factor: Shape | None, left: Shape, result: Shape) -> int | None:
-    """Return the length of the summed dimension; None if it is ambiguous."""
+    """Return the length of the summed dimension of a matrix product; None if it is ambiguous."""
     if factor is None:
         return left[-1]
     if len(factor) < 2:
@@ -314,7 +314,7 @@ def _read_bytes(views: list[int | None], whole: int) -> int | None:
 
 
 def epilogues(engine: Engine) -> tuple[tuple[EngineLayer, EngineLayer], ...]:
-    """Return pairs of kernels: a compute kernel, and the kernel that finishes its result element by element.
+    """Return each compute kernel with the kernel that only finishes its result element by element.
 
     A device may compute both as one kernel. A kernel finishes a result if no other kernel reads it, and it finishes
     only one: the result of its last producer.
@@ -338,7 +338,7 @@ def epilogues(engine: Engine) -> tuple[tuple[EngineLayer, EngineLayer], ...]:
 
 
 def list_unfinished(engine: Engine) -> tuple[tuple[EngineLayer, EngineLayer], ...]:
-    """Return pairs of kernels, sized for the optimum: a low-bit kernel that writes floats, and the kernel that finishes them.
+    """Return each low-bit kernel that writes floats, with the kernel that finishes them, at the optimum shapes.
 
     TensorRT for RTX computes every low-bit product like this: the other kernel scales, adds the bias, computes the
     activation and quantizes. A float product does all of this in its own kernel.
@@ -351,7 +351,7 @@ def list_unfinished(engine: Engine) -> tuple[tuple[EngineLayer, EngineLayer], ..
 
 
 def merge_finishers(engine: Engine) -> Engine:
-    """Return the engine as if each kernel of `list_unfinished` also did the work of the kernel that finishes it."""
+    """Return the engine as if each kernel of `list_unfinished` also did its finishing kernel's work."""
     pairs = list_unfinished(engine)
     whole = {producer.name: _join_kernels(producer, finisher) for producer, finisher in pairs}
     gone = {finisher.name for _, finisher in pairs}
@@ -388,7 +388,7 @@ def at_optimum(engine: Engine) -> Engine:
 
 
 def about(engine: Engine) -> tuple[str, ...]:
-    """Return a note with the shapes to which figures of `at_optimum` apply; empty if the engine is not dynamic."""
+    """Return a note with the shapes for which the figures of a dynamic engine hold; "" for other engines."""
     if at_optimum(engine) is engine:
         return ()
     shapes = ", ".join(f"{name} {'x'.join(map(str, shape)) or 'scalar'}" for name, shape in engine.opt_shapes)
@@ -400,7 +400,7 @@ def _is_dynamic(layer: EngineLayer) -> bool:
 
 
 def _settle_layer(layer: EngineLayer, shapes: dict[str, Shape]) -> EngineLayer:
-    """Return the layer with known shapes, and record the shapes of its outputs for later layers."""
+    """Return the layer with shapes at the optimum, and record the shapes of its outputs for later layers."""
     inputs = tuple(_at(tensor, shapes) for tensor in layer.inputs)
     copy = replace(layer, inputs=inputs)
     for tensor in layer.outputs:
@@ -421,7 +421,7 @@ def _at(tensor: EngineTensor, shapes: Mapping[str, Shape]) -> EngineTensor:
 
 
 def _fits(shape: Shape, dumped: Shape | None) -> bool:
-    """Return True if a static shape is an instance of a dynamic shape."""
+    """Return True if a static shape is possible for a dynamic shape."""
     return (
         dumped is not None
         and len(shape) == len(dumped)
@@ -446,12 +446,12 @@ def _derive_written_shape(layer: EngineLayer, dumped: EngineLayer, tensor: Engin
 
 
 def _keeps(layer: EngineLayer, tensor: EngineTensor) -> bool:
-    """Return True if the kernel writes as many elements as it reads: one input, one output, no sums and no repeats."""
+    """Return True if a kernel writes as many elements as it reads: one input, one output, no sums and no repeats."""
     return (layer.pointwise or layer.role is Role.QDQ) and tensor in without_block_scales(layer.outputs)
 
 
 def _same_count(shape: Shape, source: Shape) -> Shape | None:
-    """Fill in a single dynamic dimension so that the number of elements stays the same."""
+    """Return a shape with its only dynamic dimension filled in, so that the number of elements stays the same."""
     static = prod(dim for dim in shape if dim >= 0)
     if sum(dim < 0 for dim in shape) != 1 or not static or prod(source) % static:
         return None
@@ -461,7 +461,7 @@ def _same_count(shape: Shape, source: Shape) -> Shape | None:
 def _same_dims(
     shape: Shape, read: tuple[EngineTensor, ...], dumped: tuple[EngineTensor, ...]
 ) -> Shape | None:
-    """Fill in dynamic dimensions from inputs at the same position, if all inputs that are dynamic there agree."""
+    """Return a shape with dynamic dimensions filled in from inputs, if all inputs agree at this position."""
     settled = list(shape)
     for place, dim in enumerate(shape):
         if dim >= 0:

@@ -100,14 +100,14 @@ def _notes(lonely: tuple[int, int], pairs: tuple[LayerPair, ...]) -> tuple[str, 
 
 @dataclass(frozen=True, kw_only=True)
 class Explored:
-    """An engine, its layers with costs and times, and the user's name for it."""
+    """An engine to compare: its layers with costs and times, and the user's name for it."""
 
     name: str
     engine: Engine
     view: EngineView
 
     def of(self, layers: Iterable[EngineLayer]) -> list[LayerView]:
-        """Return the views of `layers`."""
+        """Return these layers with their costs and times."""
         return [self._views[id(layer)] for layer in layers]
 
     @cached_property
@@ -246,7 +246,7 @@ def _components(left: _Keys, right: _Keys) -> list[tuple[list[int], list[int], l
 
 
 def _agree(left: list[EngineLayer], right: list[EngineLayer]) -> bool:
-    """Return True if the results may have the same size. An unknown size agrees with every size."""
+    """Return True if two layers' results may have the same size. An unknown size agrees with every size."""
     if len(left) != 1 or len(right) != 1 or any("Pool" in layer.kind for layer in (*left, *right)):
         return True
     first, second = _result(left[0]), _result(right[0])
@@ -281,7 +281,7 @@ def _by_shape(
 def _out_of_order(
     first: list[_Signature], second: list[_Signature], steps: list[tuple[int, int]]
 ) -> list[tuple[int, int]]:
-    """Match equal signatures that the sequence match did not match, for example two branches in another order."""
+    """Match layers of equal signature that the sequence match missed, such as two branches in another order."""
     used_first, used_second = {ours for ours, _ in steps}, {theirs for _, theirs in steps}
     waiting: dict[_Signature, deque[int]] = defaultdict(deque)
     for index, signature in enumerate(second):
@@ -294,7 +294,7 @@ def _out_of_order(
 def _only_weights(
     first: list[_Signature], second: list[_Signature], steps: list[tuple[int, int]]
 ) -> list[tuple[int, int]]:
-    """Match remaining layers by weight shapes that occur once per engine.
+    """Match remaining layers by weight shapes that occur once in each engine.
 
     Result shapes are ignored, because a fused pooling changes them.
     """
@@ -319,7 +319,7 @@ def _signature(layer: EngineLayer) -> _Signature:
 
 
 def computing(layers: tuple[EngineLayer, ...]) -> list[EngineLayer]:
-    """Return the compute layers among `layers`."""
+    """Return those of these layers that compute."""
     return [layer for layer in layers if layer.role is Role.COMPUTE]
 
 
@@ -337,7 +337,7 @@ _SHARE = 0.002
 def causes(
     left: Explored, right: Explored, pairs: tuple[LayerPair, ...], before: EngineTotals, after: EngineTotals
 ) -> tuple[DifferenceCause, ...]:
-    """Return all causes: ordered by milliseconds if measured, otherwise by bytes."""
+    """Return all causes of a difference between two engines, by milliseconds if measured, otherwise by bytes."""
     all_causes = [
         *_precisions(pairs),
         *_round_trips(left, right),
@@ -351,7 +351,7 @@ def causes(
 
 
 def _precisions(pairs: tuple[LayerPair, ...]) -> Iterator[DifferenceCause]:
-    """Yield changes of compute layers, grouped by their types in both engines."""
+    """Yield compute layers whose types differ between two engines, grouped by their types."""
     groups: dict[tuple[str, str], list[LayerPair]] = defaultdict(list)
     for pair in pairs:
         groups[pair.left.arithmetic, pair.right.arithmetic].append(pair)
@@ -409,7 +409,7 @@ def _conversions(before: EngineTotals, after: EngineTotals) -> Iterator[Differen
 def _others(
     pairs: tuple[LayerPair, ...], before: EngineTotals, after: EngineTotals
 ) -> Iterator[DifferenceCause]:
-    """Yield the time of all layers that neither multiply nor convert: the total minus all others."""
+    """Yield the time of layers that neither multiply nor convert: the total minus the other causes."""
     compute = _sum_ms(list(pairs))
     spent = (before.ms, after.ms, before.conversion_ms, after.conversion_ms)
     if compute is None or None in spent or not pairs:

@@ -76,7 +76,7 @@ def read(path: Path) -> Engine:
 
 
 def _tail(path: Path) -> str:
-    """Return the last characters of a file, because an artefact states its kind after its data."""
+    """Return the last characters of a file; an artefact states its kind after its data."""
     with path.open("rb") as stream:
         stream.seek(max(0, path.stat().st_size - _EDGE))
         return stream.read().decode("utf-8", "replace")
@@ -106,7 +106,7 @@ def _text(text: str, *, where: str) -> Engine:
 
 
 def _complete_engine(engine: Engine) -> Engine:
-    """Complete the engine with facts for which all its layers are needed."""
+    """Add to an engine the facts that need all of its layers."""
     return replace(
         engine,
         layers=with_profiles(settle_roles(engine.layers)),
@@ -116,7 +116,7 @@ def _complete_engine(engine: Engine) -> Engine:
 
 
 def _describe_bindings(engine: Engine) -> tuple[EngineTensor, ...]:
-    """Return the bindings. If the dump has only their names, type and shape come from the layers."""
+    """Return the bindings of an engine; types and shapes that the dump lacks come from the layers."""
     described = {
         tensor.name: tensor
         for layer in engine.layers
@@ -138,7 +138,7 @@ def _describe_bindings(engine: Engine) -> tuple[EngineTensor, ...]:
 
 
 def with_profiles(layers: tuple[EngineLayer, ...]) -> tuple[EngineLayer, ...]:
-    """Return `layers` with the number of their profile."""
+    """Return the layers with the number of their optimization profile."""
     current = 0
     numbered: list[EngineLayer] = []
     for layer in layers:
@@ -179,7 +179,7 @@ _SILENT = re.compile(
 
 
 def lean(pieces: Iterable[str], path: Path) -> str:
-    """Join the text of all pieces. From long texts, remove log lines that do not belong to layers.
+    """Join the pieces of a text. From long texts, remove log lines that are not about layers.
 
     Raises:
         InputFileError: the text without these lines is larger than 256 MiB.
@@ -304,7 +304,7 @@ _DECODER = json.JSONDecoder(strict=False)
 
 
 class Window:
-    """The part of a text around the reading position.
+    """The part of a large text around the reading position.
 
     Attributes:
         text: the text in memory.
@@ -360,7 +360,7 @@ class Window:
         return pattern.search(self.text, self.at)
 
     def _skip(self) -> bool:
-        """Skip spaces and commas; return whether any text is left."""
+        """Skip spaces and commas in the text; return True if any text is left."""
         while True:
             gap = _GAP.match(self.text, self.at)
             self.at = gap.end() if gap else self.at
@@ -387,7 +387,7 @@ class Window:
         return value
 
     def _more(self) -> bool:
-        """Read at least as much text as is held, and drop the text before the position; return whether there was more."""
+        """Read more text, drop the text before the position, and return whether there was more."""
         held = [self.text[self.at :]]
         least = len(held[0])
         taken = 0

@@ -122,7 +122,7 @@ def _tensors(tensors: tuple[EngineTensor, ...]) -> str:
 
 
 def brief(tensor: EngineTensor) -> str:
-    """Return the type and shape as short text: `int8[1x64x56x56]`."""
+    """Return the type and shape of a tensor as short text: `int8[1x64x56x56]`."""
     shape = "?" if tensor.shape is None else "x".join(str(dim) for dim in tensor.shape)
     return f"{tensor.dtype}[{shape}]"
 
@@ -132,7 +132,7 @@ def brief(tensor: EngineTensor) -> str:
 
 
 def node_facts(engine: Engine, view: EngineView, nodes: frozenset[str]) -> dict[str, dict[str, str]]:
-    """Return facts as text, by node name. Nodes that no layer names are omitted.
+    """Return the facts about each ONNX node as text, by node name. Nodes that no layer names are omitted.
 
     A node that a compute layer holds gets that layer's precision; the time and the bytes are those of all layers that
     hold it, which several nodes may share.
@@ -202,7 +202,7 @@ def _map_passed(view: EngineView) -> dict[str, str]:
 
 
 def _maker(name: str, makers: Mapping[str, int], through: Mapping[str, str]) -> int | None:
-    """Return the kernel that writes a tensor. Layers without a kernel are skipped."""
+    """Return the kernel that writes a tensor, looking through layers without a kernel."""
     visited: set[str] = set()
     while name not in makers and name in through and name not in visited:
         visited.add(name)
@@ -213,7 +213,7 @@ def _maker(name: str, makers: Mapping[str, int], through: Mapping[str, str]) -> 
 def _ports(
     bindings: tuple[EngineTensor, ...], makers: Mapping[str, int], layers: list[tuple[int, LayerView]]
 ) -> list[str]:
-    """Return the lines for the engine's own inputs and outputs."""
+    """Return the DOT lines for the engine's own inputs and outputs."""
     lines = []
     for number, binding in enumerate(bindings):
         lines.append(f"  io{number} [label={dot_string(binding.name)}, shape=ellipse, fillcolor=white];")

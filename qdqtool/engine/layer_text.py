@@ -78,7 +78,7 @@ def read_dump(text: str) -> Engine:
 
 
 def _end(text: str) -> int:
-    """Return the end of the list of layers. In the text of an inspector, bindings and then single layers follow the list."""
+    """Return the end of the list of layers in a text; bindings and single layers may follow the list."""
     heading = _BINDINGS_HEADING.search(text)
     return heading.start() if heading else len(text)
 
@@ -102,7 +102,7 @@ def _opt_shapes(text: str) -> tuple[tuple[str, tuple[int, ...]], ...]:
 
 
 def _records(text: str) -> Iterator[str]:
-    """Yield raw records. If the name of a record contains a line break, its lines are joined."""
+    """Yield the records of a layer dump as text. Names with line breaks stay in one record."""
     starts = [match.end() for match in _RECORD.finditer(text)]
     pending = ""
     for start, end in zip(starts, [*starts[1:], len(text)], strict=True):
@@ -117,14 +117,14 @@ def _records(text: str) -> Iterator[str]:
 
 
 def _stop(piece: str) -> int | None:
-    """Return the end of a record in its text: before text of other kinds, or before blank lines at the end."""
+    """Return where the record of a layer ends: before other text, or before blank lines at the end."""
     after, blank = _AFTER.search(piece), piece.find("\n", len(piece.rstrip()))
     ends = [*((after.start(),) if after else ()), *((blank,) if blank >= 0 else ())]
     return min(ends, default=None)
 
 
 def _dump_fields(record: str) -> dict[str, Any] | None:
-    """Return the fields of one record, or None if its anchors are missing."""
+    """Return the fields of one record of a layer dump; None if its fixed words are missing."""
     name, anchor, text = record.removeprefix("Name: ").partition(", LayerType: ")
     return record_fields(name, text) if anchor else None
 
@@ -173,7 +173,7 @@ class _LayerLine(NamedTuple):
 
 
 def _lines(text: str, at: int = 0) -> Iterator[_LayerLine]:
-    """Yield the layer lines after `at`, each searched once. Names may contain anything; the last tactic is the layer's."""
+    """Yield the `Layer(...)` lines after `at`. A name may contain anything; the last tactic is the layer's."""
     while (start := _START.search(text, at)) is not None:
         at = text.find("\n", start.end())
         at = len(text) if at < 0 else at
@@ -210,7 +210,7 @@ def is_replay(text: str) -> bool:
 
 
 def read_replay(text: str) -> Engine:
-    """Return the entries as layers. Their strides do not show the shapes."""
+    """Return the layers of a tactic replay file. Its strides do not show the shapes."""
     layers = []
     for entry in islice(_ENTRY.finditer(text), MOST_LAYERS):
         name, implementation, tactic, inputs, outputs = entry.groups()
@@ -240,7 +240,7 @@ _LAYERS = re.compile(r"^(?:\[[^\]\n]*\] )*Layers:\n((?:[^\[\n][^\n]*\n)+)", re.M
 
 
 def is_names(text: str) -> bool:
-    """Return whether `text` holds a list of layer names."""
+    """Return True if `text` holds a list of layer names."""
     return _LAYERS.search(text + "\n") is not None
 
 

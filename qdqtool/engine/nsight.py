@@ -242,7 +242,7 @@ def _total_of(record: Mapping[str, Any]) -> tuple[float, str] | None:
 
 
 def _numeric(value: Any) -> Any:
-    """Convert a number that a CSV file has as text."""
+    """Return a number that a CSV file stores as text."""
     if not isinstance(value, str):
         return value
     try:
@@ -252,7 +252,7 @@ def _numeric(value: Any) -> Any:
 
 
 def _records(text: str) -> Iterator[Mapping[str, Any]]:
-    """Yield the rows of a report that name a range and a time."""
+    """Yield the rows of an Nsight report that name a range and a time."""
     rows: list[Any] = []
     if text.lstrip().startswith("["):
         try:
@@ -298,7 +298,7 @@ _Found = tuple[int, int, int, str | int, int]
 
 
 def is_nsight_lines(head: str) -> bool:
-    """Return whether a text with this beginning has this form."""
+    """Return True if a text that begins like this is a JSON-lines export of Nsight Systems."""
     return _BEGINS.match(head) is not None and _EVENT.search(head) is not None
 
 
@@ -337,7 +337,7 @@ class _Events:
         return len(self._ranges) + len(self._calls) + len(self._kernels) + len(self._domains)
 
     def take(self, event: dict[str, Any]) -> None:
-        """Keep the events of one line of an Nsight Systems export."""
+        """Keep the events in one line of an Nsight Systems export."""
         texts = event.get("data")
         if isinstance(texts, list) and not self._texts:
             self._texts = texts
@@ -351,7 +351,7 @@ class _Events:
                 keep(inner, _integer(event.get("Type")))
 
     def ranges(self) -> list[Range]:
-        """Return the ranges of TensorRT, or all ranges if no domain has its name."""
+        """Return the NVTX ranges of TensorRT; all ranges if no domain has its name."""
         ours = {domain for domain, name in self._domains if self._text(name) == TENSORRT}
         return in_order(
             (thread, start, end, text)
@@ -401,7 +401,7 @@ class _Events:
 
 
 def _lines(path: Path) -> Iterator[str]:
-    """Yield complete lines from a text of any size: the table of texts may be one long line."""
+    """Yield complete lines from a text of any size."""
     held: list[str] = []
     size = 0
     for piece in TextSource(path).pieces():
@@ -417,7 +417,7 @@ def _lines(path: Path) -> Iterator[str]:
 
 
 def _object(line: str) -> dict[str, Any]:
-    """Parse the object on a line. The object may be an element of a list over several lines."""
+    """Parse a JSON object that is on one line, also inside a list over several lines."""
     try:
         value = json.loads(line.strip(" \t\r[,").rstrip("]"))
     except (ValueError, RecursionError):

@@ -54,7 +54,7 @@ def read_exported(text: str) -> Profile:
 
 
 def _objects(text: str, at: int) -> Iterator[Mapping[str, Any]]:
-    """Yield the objects of the array around `at`, up to its end or to the first damaged object."""
+    """Yield the JSON objects of the array around `at`, up to its end or to the first damaged object."""
     while (gap := _OBJECT.match(text, at)) is not None:
         try:
             value, at = _DECODER.raw_decode(text, gap.end())
@@ -86,7 +86,7 @@ LISTS = "lists"
 
 
 def is_listed(text: str) -> bool:
-    """Return whether `text` is an object and all its values are lists of times."""
+    """Return True if `text` is a JSON object whose values are all lists of times."""
     return _times(text) is not None
 
 
@@ -202,7 +202,7 @@ def _before_name(line: str) -> tuple[str, ...] | None:
 
 
 def _behind_name(line: str) -> tuple[str, ...] | None:
-    """Split a row into name and numbers, from the end, because names may contain numbers. Older tables have no median."""
+    """Split a row of a profile into name and numbers, from the end, because names may contain numbers."""
     words = line.rsplit(maxsplit=4)
     numbers = [word for word in words[-4:] if _ONE_NUMBER.fullmatch(word)]
     if len(words) == 5 and len(numbers) == 4:
@@ -230,7 +230,7 @@ error is raised.
 
 
 def read_profile(path: Path) -> Profile:
-    """Return the times that the file at `path` holds.
+    """Return the times of layers in the file at `path`.
 
     Raises:
         InputFileError: unreadable, or in no known form of profile.

@@ -38,7 +38,7 @@ _WORD = re.compile(r"[A-Z][a-z0-9]*")
 
 
 def copies(name: str) -> bool:
-    """Return True if the name of a layer says that it only copies or converts. A profile has only names."""
+    """Return True if a layer's name says that it only copies or converts. Rows of a profile have nothing but names."""
     return _COPIES.search(name) is not None
 
 
@@ -158,7 +158,7 @@ _UNKNOWN: _Known = (DType.UNKNOWN, Certainty.UNKNOWN)
 
 
 def judge_layer(layer: EngineLayer) -> EngineLayer:
-    """Return `layer` with its role and its precision."""
+    """Return the layer with its role (compute, convert, other, none) and its precision."""
     role = role_of(layer)
     precision, certainty = _arithmetic(layer) if role is Role.COMPUTE else _result(layer)
     return replace(
@@ -172,7 +172,7 @@ def judge_layer(layer: EngineLayer) -> EngineLayer:
 
 
 def weight(layer: EngineLayer) -> EngineTensor | None:
-    """Return the weight: the largest constant with two or more dimensions, or a constant of unknown shape.
+    """Return the weight of a layer: its largest constant of two or more dimensions, or of unknown shape.
 
     If another kernel makes the weight, a constant that only spreads along the channels is its scale.
     """
@@ -186,7 +186,7 @@ def weight(layer: EngineLayer) -> EngineTensor | None:
 def without_block_scales(
     tensors: tuple[EngineTensor, ...], beside: tuple[EngineTensor, ...] = ()
 ) -> tuple[EngineTensor, ...]:
-    """Return the tensors without their block scales, and without the block scales of the tensors `beside` them.
+    """Return the tensors without block scales, also without block scales of the tensors in `beside`.
 
     Examples are FP8 beside FP4 (NVFP4) and powers of two beside FP8 (MXFP8).
     """
@@ -206,7 +206,7 @@ def _multiplies_two_inputs(layer: EngineLayer) -> bool:
 
 
 def _spreads(constant: EngineTensor) -> bool:
-    """Return True if a constant has one number per channel, as [1, C, 1, 1]: then it has no dimension to sum over."""
+    """Return True if a constant has one number per channel, as [1, C, 1, 1], so that nothing is summed."""
     shape = constant.shape or ()
     return bool(shape) and shape[0] == 1 and sum(dim != 1 for dim in shape) < 2
 

@@ -187,7 +187,7 @@ def _read_device(fields: Mapping[str, Any], source: str) -> Device | None:
 
 
 def _figure(value: Any) -> float | None:
-    """Parse a number. A unit may follow it, as in "1.425 GHz" or "192 bits"."""
+    """Parse a number with an optional unit, as in "1.425 GHz" or "192 bits"."""
     match = re.match(r"\d+(\.\d+)?", value) if isinstance(value, str) else None
     return float(match.group()) if match else number(value)
 
@@ -223,7 +223,7 @@ def _no_device(path: Path) -> InputFileError:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Roof:
-    """The shares of a device's peak rates that engines reach, and the start time of a kernel.
+    """The shares of a device's peak rates that real engines reach, and the launch time of a kernel.
 
     Attributes:
         start_ms: milliseconds that every kernel takes to start.
@@ -277,7 +277,7 @@ def estimate(view: EngineView, device: Device, roof: Roof = ROOF) -> Estimate:
 
 
 def _time(layer: LayerView, device: Device, roof: Roof) -> float | None:
-    """Return the milliseconds of one kernel after its start; None if its bytes are unknown."""
+    """Return the milliseconds of a kernel without its launch; None if its bytes are unknown."""
     if layer.bytes is None:
         return None
     bandwidth = roof.bandwidth if layer.role is Role.COMPUTE else roof.moving
@@ -288,7 +288,10 @@ def _time(layer: LayerView, device: Device, roof: Roof) -> float | None:
 
 
 def _peak(layer: LayerView, device: Device) -> float | None:
-    """Return the peak rate in 10^12 operations per second. From SM80 on, FP32 products run as TF32: half the FP16 rate."""
+    """Return the peak rate in 10^12 operations per second.
+
+    From SM80 on, FP32 products run as TF32: half the FP16 rate.
+    """
     if layer.precision is DType.FLOAT32 and device.fp16_tflops and device.generation >= 80:
         return device.fp16_tflops / 2
     return device.peak(layer.precision)

@@ -50,7 +50,7 @@ def read_timed(path: Path) -> tuple[Engine, Profile | None]:
 
 
 def engine_of(profile: Profile) -> Engine:
-    """Return the rows of a profile as layers."""
+    """Return the rows of a profile as layers without tensors."""
     return Engine(
         layers=tuple(_named_layer(row.name) for row in profile.rows[:MOST_LAYERS]),
         form=ALONE,
@@ -59,7 +59,7 @@ def engine_of(profile: Profile) -> Engine:
 
 
 def _named_layer(name: str) -> EngineLayer:
-    """Make a layer from a name: a copy if the name has a word for copies; a compute layer if it names a Conv or MatMul."""
+    """Make a layer from the name in a profile row: a copy or a compute layer if the name says so."""
     if copies(name):
         return layer_from({"Name": name, "LayerType": "Reformat"})
     layer = layer_from({"Name": name, "LayerType": ""})
@@ -73,7 +73,7 @@ def _operator(node: str) -> str:
 
 
 def _share(profile: Profile) -> tuple[str, ...]:
-    """Return a note on the share of copies and reformats in the total time; empty if there are none."""
+    """Return a note on the share of copies and reformats in the total time; "" if there are none."""
     copying = [row for row in profile.rows if copies(row.name)]
     total = sum(row.average_ms for row in profile.rows)
     if not copying or not total:
@@ -188,7 +188,7 @@ class Timed:
 
 
 def join_times(engine: Engine, profile: Profile) -> Timed:
-    """Give every layer the first row with its name that no earlier layer has."""
+    """Give every layer the first profile row with its name that no earlier layer has."""
     waiting: dict[str, deque[int]] = defaultdict(deque)
     for index, row in enumerate(profile.rows):
         waiting[normalize_name(row.name)].append(index)
@@ -239,7 +239,7 @@ def with_weights(engine: Engine, network: LogNetwork) -> Engine:
 
 
 def _running(network: LogNetwork) -> set[str]:
-    """Return the names of run-time tensors: the inputs, and all tensors computed from inputs."""
+    """Return the names of tensors that change at run time: the inputs, and all tensors computed from them."""
     running = {tensor.name for tensor in network.inputs}
     for node in network.nodes:
         if any(tensor.name in running for tensor in node.inputs):

@@ -185,7 +185,7 @@ ADVICE: Final = Artefact(kind="advice", schema=1, type=PrecisionAdvice)
 
 
 def features(generation: str, peak_ms: float | None, kind: Kind) -> dict[str, float]:
-    """Return the quantities on which the expected ratio depends.
+    """Return the quantities from which the ratio of INT8 to FP16 time is predicted.
 
     Args:
         generation: a value of `GENERATIONS`.
@@ -370,7 +370,7 @@ def _works(view: GraphView, device: Device, batch: int) -> list[NodeWork]:
 
 
 def sum_of(parts: tuple[float, float, float]) -> float:
-    """Return the milliseconds of a kernel from its start, its bytes and its arithmetic; these overlap in part."""
+    """Return the milliseconds of a kernel from launch, bytes and arithmetic, which overlap in part."""
     start, moving, computing = parts
     return start + hypot(moving, computing)
 
@@ -381,7 +381,7 @@ def _parts(size: float, macs: int, device: Device, peak: float | None) -> tuple[
 
 
 def _work(view: GraphView, node: Node, batch: int) -> tuple[int, int]:
-    """Return the MACs of a node, and the number of elements that the node reads and writes."""
+    """Return the MACs of a node, and how many elements it reads and writes."""
     shapes = [_shape(view, name, batch) for name in (*node.inputs[:2], node.outputs[0])]
     left, right, result = shapes
     if node.op == "ConvTranspose":
@@ -406,7 +406,7 @@ def _shape(view: GraphView, tensor: str, batch: int) -> tuple[int, ...]:
 
 
 def _kind(view: GraphView, batch: int) -> Kind:
-    """Return the kind of a network. A transformer multiplies two run-time tensors near a Softmax."""
+    """Return the kind of a network, such as transformer: it multiplies two run-time tensors near a Softmax."""
     runtime = (
         node for node in view.nodes if node.op == "MatMul" and not any(map(view.is_constant, node.inputs))
     )

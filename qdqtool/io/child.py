@@ -1,4 +1,4 @@
-"""Communication with children: `run` runs a child to its end or kills it with its own children; `meet` is its side.
+"""Communication with child processes: `run` and `ask` are the parent's side, `meet` is the child's side.
 
 The program runs in a separate process group, so Ctrl-C reaches only us and we end the whole group.
 """
@@ -30,7 +30,7 @@ Tell = Callable[[dict[str, Any]], None]
 
 
 def pipes(*, buffering: int = -1) -> tuple[IO[bytes], IO[bytes]]:
-    """Return the stream of requests and the stream for answers. After this call, a crash writes no core file."""
+    """Return the streams of a child process for requests and answers. After this call, a crash writes no core file."""
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     no_core_dump()
@@ -38,7 +38,7 @@ def pipes(*, buffering: int = -1) -> tuple[IO[bytes], IO[bytes]]:
 
 
 def meet() -> tuple[dict[str, Any], Tell]:
-    """Return the single request, a line of JSON, and a function that sends an event to the parent as a line of JSON.
+    """Return the request of the parent process, and a function that sends events to it, all as lines of JSON.
 
     When the parent closes standard input, or ends, this process ends too.
     """
@@ -92,7 +92,7 @@ def run(
     first_words: str = "",
     errors: Path | None = None,
 ) -> Ended:
-    """Run a program and pass each line of its standard output, including the line end, to `on_line`.
+    """Run a program to its end, or kill it with its children. Each line of its output goes to `on_line`.
 
     Its standard error is appended to the file `errors`, in whose folder it then runs; without `errors`, it is mixed
     into standard output. `first_words` go to its standard input, which stays open until the program ends: a program

@@ -38,7 +38,7 @@ class CiRule:
 
     @property
     def summary(self) -> str:
-        """The first paragraph of the page, on one line."""
+        """The first paragraph of the rule's page, on one line."""
         return " ".join(self.page.split("\n\n")[0].split())
 
 
@@ -92,7 +92,7 @@ class CiReport:
     category: str = ""
 
     def of(self, rule: CiRule) -> Iterator[CiResult]:
-        """Return the results of one rule."""
+        """Return the findings of one rule."""
         return (result for result in self.results if result.code == rule.code)
 
 
@@ -110,7 +110,10 @@ _START = {"startLine": 1, "startColumn": 1, "endLine": 1, "endColumn": 2}
 
 
 def write_sarif(report: CiReport) -> str:
-    """Render one run, with a rule per check and a result per finding. Nodes are logical locations; waivers are suppressions."""
+    """Render the report as SARIF.
+
+    Each check is a rule, each finding a result, each node a logical location; waivers are suppressions.
+    """
     driver = {
         "name": "qdqtool",
         "semanticVersion": __version__,
@@ -142,7 +145,7 @@ def _sarif_rule(rule: CiRule) -> dict[str, Any]:
 
 
 def _sarif_results(report: CiReport) -> Iterator[dict[str, Any]]:
-    """Yield as many results as code scanning accepts; of too many, the most severe. Equal fingerprints are numbered."""
+    """Yield the most severe findings, as many as code scanning accepts. Equal fingerprints are numbered."""
     results = report.results
     kept = sorted(range(len(results)), key=lambda at: -_RANKS[results[at].level])[:_MOST]
     order = {rule.code: index for index, rule in enumerate(report.rules)}
@@ -191,7 +194,7 @@ def _uri(path: str) -> str:
 
 
 def write_junit(report: CiReport) -> str:
-    """Render test suites: errors and warnings fail, waived findings are skipped, notes pass.
+    """Render the report as JUnit: errors and warnings fail, waived findings are skipped, notes pass.
 
     A rule without findings is one passed case.
     """
@@ -240,7 +243,7 @@ def _add_case(suite: ET.Element, name: str, source: str) -> ET.Element:
 
 
 def write_markdown(report: CiReport) -> str:
-    """Render a line of figures, then a table of findings. Notes and waived findings are collapsed."""
+    """Render the report as Markdown: a line of figures, then a table of findings."""
     lines = [f"### qdqtool {report.tool} of {markdown(report.source)}", "", markdown(report.headline), ""]
     open_results = [result for result in report.results if not result.waiver]
     grave = [result for result in open_results if result.level != "info"]
@@ -284,7 +287,7 @@ _GITHUB_COMMANDS = {"error": "error", "warning": "warning", "info": "notice"}
 
 
 def write_github(report: CiReport) -> str:
-    """Render one workflow command per finding that is not waived."""
+    """Render the report as GitHub workflow commands, one per finding that is not waived."""
     return "".join(
         f"::{_GITHUB_COMMANDS[result.level]} file={github_property(report.source)},"
         f"title={github_property(f'{result.code} {result.subject}')}"

@@ -32,7 +32,7 @@ _NONE = frozenset({errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOTSUP})
 
 
 def acquire(lock: FileLock) -> None:
-    """Acquire a lock; if the file system has no locks, continue with a warning.
+    """Acquire a file lock; if the file system has no locks, continue with a warning.
 
     Files are replaced in one step and checked by digest, so two processes in one folder waste work but lose no
     content.
@@ -46,7 +46,7 @@ def acquire(lock: FileLock) -> None:
 
 
 def _acquire(lock: FileLock) -> bool:
-    """Acquire a lock. Return False if the file system has no locks."""
+    """Acquire a file lock; return False if the file system has no locks."""
     try:
         lock.acquire()
     except OSError as error:
@@ -57,7 +57,7 @@ def _acquire(lock: FileLock) -> bool:
 
 
 def release(lock: FileLock) -> None:
-    """Release a lock. If the file system refuses, the lock ends when this process ends."""
+    """Release a file lock. If the file system refuses, the lock ends with this process."""
     try:
         lock.release()
     except OSError as error:
@@ -76,7 +76,7 @@ _TRIES = 20
 
 @contextmanager
 def drafting(folder: Path, target: Path | None = None) -> Iterator[Path]:
-    """Yield a new folder inside `folder`. It is removed at the end of the block, also after an error.
+    """Yield a new draft folder inside `folder`. It is removed at the end of the block, also after an error.
 
     Only a process that is killed leaves its drafts: the next writer in `folder` removes them.
 
@@ -97,7 +97,7 @@ def drafting(folder: Path, target: Path | None = None) -> Iterator[Path]:
 
 
 def _lock_folder(folder: Path) -> tuple[tempfile.TemporaryDirectory[str], FileLock]:
-    """Return a new folder and its lock. Before it is locked, another process may remove it as a leftover."""
+    """Return a new draft folder and its lock; try again if another process removes it before it is locked."""
     for _ in range(_TRIES):
         place = tempfile.TemporaryDirectory(prefix=_PREFIX, dir=folder, ignore_cleanup_errors=True)
         lock = FileLock(Path(place.name) / _LOCK)
@@ -154,7 +154,7 @@ _BLOCK = 512
 
 
 class _Handled(Protocol):
-    """An object with a file handle."""
+    """An object that has a file handle."""
 
     def fileno(self) -> int:
         """Return the file handle."""
@@ -254,7 +254,7 @@ def _is_special(path: Path) -> bool:
 
 
 def _mode(path: Path) -> int:
-    """Return the mode of `path`, with links followed; 0 if the path does not exist."""
+    """Return the file mode of `path`, with links followed; 0 if the path does not exist."""
     try:
         return path.stat().st_mode
     except (OSError, ValueError):  # a name may hold what no name of a file can
@@ -301,7 +301,7 @@ def open_stream(path: Path, *, buffering: int = -1) -> BinaryIO:
 
 
 def _ends(device: Path) -> bool:
-    """Return True for the null device and for the user's terminal. No other device may be opened as a test."""
+    """Return True for devices that may be read: the null device and the user's terminal."""
     if device.samefile(os.devnull):
         return True
     return os.isatty(0) and os.path.samestat(device.stat(), os.fstat(0))
@@ -488,18 +488,18 @@ def budget() -> int:
 
 
 def is_stated() -> bool:
-    """Return True if the user set the budget and is responsible for it."""
+    """Return True if the user set the memory budget."""
     return bool(os.environ.get(VARIABLE))
 
 
 def budget_words(size: int) -> str:
-    """Return the words that follow "more than" in a message about the budget."""
+    """Return the name of the memory budget in a message, after "more than"."""
     return f"the {size:,} allowed" if is_stated() else f"the {size:,} of free memory"
 
 
 @contextmanager
 def allow_memory(size: str | None) -> Iterator[None]:
-    """Set the budget to `size` inside the block, also for child processes. None changes nothing.
+    """Set the memory budget for input files in this block, also for child processes; None changes nothing.
 
     Raises:
         UsageError: it is not a size.

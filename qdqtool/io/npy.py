@@ -28,7 +28,7 @@ _HEADERS: Final = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_hea
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ArrayHeader:
-    """The header of an array, already compared with the number of bytes after it.
+    """The header of a .npy array, already compared with the number of bytes after it.
 
     Attributes:
         shape: dimensions, none negative.
@@ -42,7 +42,7 @@ class ArrayHeader:
 
     @property
     def size(self) -> int:
-        """Size of all elements in bytes."""
+        """Size of all array elements in bytes."""
         return math.prod(self.shape) * self.dtype.itemsize
 
 
@@ -85,7 +85,7 @@ def read_elements(stream: IO[bytes], header: ArrayHeader) -> NDArray[Any]:
 
 
 def read_exactly(stream: IO[bytes], size: int) -> bytes:
-    """Read exactly `size` bytes.
+    """Read exactly `size` bytes from a stream.
 
     Raises:
         ValueError: there are fewer, or they take more than 2 GiB.

@@ -89,7 +89,7 @@ def no_text(where: str) -> InputFileError:
 
 
 class TextSource:
-    """The text of one source. It can be read once.
+    """The text of one file, stream or pipe, which can be read once.
 
     Args:
         source: a path or a stream.
@@ -112,7 +112,7 @@ class TextSource:
         self._end = end
 
     def blocks(self, through: Callable[[Iterator[bytes]], Iterator[bytes]] | None = None) -> Iterator[bytes]:
-        """Yield clean UTF-8 blocks. Each ends with a newline and is never much longer than `LINE_LIMIT`.
+        """Yield the text in clean UTF-8 blocks that end with a newline and are never much longer than `LINE_LIMIT`.
 
         Args:
             through: makes other lines of the UTF-8 text, before it is cut into lines.
@@ -126,7 +126,7 @@ class TextSource:
             yield from self._lines(through(text) if through else text)
 
     def pieces(self) -> Iterator[str]:
-        """Yield clean text in pieces that may end anywhere. Long lines are not cut. It raises the errors of `blocks`."""
+        """Yield the clean text in pieces that may end anywhere; long lines are not cut."""
         decode = codecs.getincrementaldecoder("utf-8")("replace").decode
         left = b""
         with self._name_errors():
@@ -192,7 +192,7 @@ class TextSource:
         yield from raw
 
     def _keep(self, packed: BinaryIO, held: BinaryIO) -> None:
-        """Copy an archive to the disk, because its table is at its end and a pipe cannot be read from there first.
+        """Copy an archive from a pipe to the disk, because its table of contents is at its end.
 
         Raises:
             SystemFault: the folder for temporary files takes no more.
@@ -204,7 +204,7 @@ class TextSource:
             raise of_system(error) or error from error
 
     def _unpack(self, name: str, packed: BinaryIO) -> Iterator[bytes]:
-        """Yield the unpacked data, up to the end or to the first damage. Readers count the missing part as unread."""
+        """Yield the unpacked data up to the end or the first damage."""
         damage = _DAMAGE
         unpacked = 0
         try:
@@ -342,7 +342,7 @@ def _packing(first: bytes) -> str | None:
 
 
 def _at_least(count: int, raw: Iterator[bytes]) -> bytes:
-    """Return at least the first `count` bytes, if there are so many. A pipe may deliver bytes one by one."""
+    """Return at least the first `count` bytes of a stream, if there are so many. A pipe may deliver single bytes."""
     first = next(raw, b"")
     while 0 < len(first) < count:
         more = next(raw, b"")
@@ -357,7 +357,7 @@ def _end_line(block: bytes) -> bytes:
 
 
 def _cut(held: bytes) -> int:
-    """Return where a piece may end: not inside a line end, and not inside a terminal escape near its end."""
+    """Return where a piece of text may end: not inside a line end or a terminal escape."""
     end = len(held) - held.endswith(b"\r")
     escape = held.rfind(b"\x1b", max(0, end - _LONGEST_ESCAPE), end)
     return end if escape < 0 else escape
@@ -389,7 +389,7 @@ def _decompressor(name: str) -> tuple[Callable[[Any], Any], type[Exception]]:
 
 
 def _encoding(first: bytes) -> tuple[str, int]:
-    """Return the encoding and the length of its byte-order mark. Without a mark, NULs in every other byte mean UTF-16."""
+    """Return the encoding of a text and the length of its byte-order mark."""
     for mark, name in _MARKS:
         if first.startswith(mark):
             return name, len(mark)

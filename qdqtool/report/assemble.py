@@ -39,7 +39,7 @@ _RANDOM = "The samples were random: ranges and accuracy mean nothing."
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Material:
-    """Results of the steps; None for a step that did not run.
+    """The results of the steps of a run; None for a step that did not run.
 
     Attributes:
         model_name: file name of the float model.
@@ -163,7 +163,7 @@ def runs_int8(verdict: NodeVerdict) -> bool:
 
 
 def _summary(material: Material, findings: tuple[Finding, ...]) -> Summary:
-    """Return the figures of the summary. The verdict depends on these figures and is added later."""
+    """Return the figures of a report's summary, without the verdict."""
     audit, build = material.audit, material.build
     counts = audit.counts if audit else _count_kernels(material.engine) if material.engine else None
     verdicts = audit.verdicts if audit and (audit.verdicts or material.placement) else None
@@ -202,7 +202,7 @@ def _count_words(words: Iterable[str]) -> dict[str, int]:
 
 
 def _group_by_word(pairs: Iterable[tuple[str, str]]) -> dict[str, tuple[str, ...]]:
-    """Group nodes by word, in alphabetical order of the words."""
+    """Group nodes by a word, in alphabetical order of the words."""
     nodes_of: dict[str, list[str]] = defaultdict(list)
     for word, node in pairs:
         nodes_of[word].append(node)
@@ -210,7 +210,7 @@ def _group_by_word(pairs: Iterable[tuple[str, str]]) -> dict[str, tuple[str, ...
 
 
 def _count_kernels(engine: Engine) -> KernelCounts:
-    """Count kernels by role. Activation bytes stay None, because only an audit can determine them."""
+    """Count kernels by role, without activation bytes, which only an audit can determine."""
     roles = Counter(layer.role for layer in engine.kernels)
     return KernelCounts(
         kernels=len(engine.kernels),
@@ -233,7 +233,7 @@ def _builder(build: BuildResult) -> str:
 
 
 def headline(comparison: Comparison) -> AccuracySummary | None:
-    """Return the first task metric; without one, the SQNR of the outputs; else the first metric of the first output."""
+    """Return the main accuracy figure: the first task metric, else the SQNR, else the first metric of the first output."""
     if comparison.task:
         task = comparison.task[0]
         return AccuracySummary(
@@ -283,7 +283,7 @@ def _fallback(verdict: NodeVerdict) -> Fallback:
 
 
 def _urgency(finding: Finding) -> tuple[int, int, str, str]:
-    """Return a sort key: the most severe first, then the most bytes."""
+    """Return a sort key for findings: the most severe first, then the most bytes."""
     return (-finding.severity.rank, -(finding.bytes or 0), finding.code, finding.subject)
 
 
@@ -329,7 +329,7 @@ def _unread(engine: Engine) -> tuple[str, ...]:
 
 
 def _describe_device(comparison: Comparison) -> str:
-    """Return the device on which accuracy was computed, and the emulated formats."""
+    """Return the device that computed the accuracy, and the formats that were emulated."""
     _, _, more = comparison.candidate.partition(", ")
     is_emulated = more.endswith("emulated")
     place = "the CPU" if comparison.provider == "CPUExecutionProvider" else f"its {comparison.provider}"

@@ -26,7 +26,7 @@ class Axis:
     whole: bool = False
 
     def at(self, value: float) -> float:
-        """Return the position of a value on the axis: 0 at the low end, 1 at the high end."""
+        """Return the position of a value on the axis, from 0 at the low end to 1 at the high end."""
         low, high, place = (self._scale_value(number) for number in (self.low, self.high, value))
         return (place - low) / (high - low) if high > low else 0.5
 
@@ -98,14 +98,14 @@ class Bar:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stack:
-    """A row of parts that make a whole; the length of a part is its `value`."""
+    """A row of stacked parts in a chart; the length of a part is its `value`."""
 
     label: str
     parts: tuple[Bar, ...]
 
 
 def bars(rows: Sequence[Bar], title: str) -> Element:
-    """Draw one bar per row below the name of the row. The longest bar has the full width."""
+    """Draw a bar chart: one bar per row, below the name of the row."""
     drawing = canvas(_WIDTH, _ROW * len(rows) + 4, aria_label=title, class_="chart")
     longest = max((abs(row.value) for row in rows), default=0.0) or 1.0
     room = _WIDTH - _VALUE
@@ -202,7 +202,7 @@ def histogram(
 
 
 def legend(entries: Sequence[tuple[str, str]]) -> Element:
-    """Draw a line with a sample and its text for each entry (CSS class, text). "plain" has a bar, others an upright line."""
+    """Draw a legend: a sample and its text for each entry (CSS class, text)."""
     drawing = canvas(_WIDTH, 20 * len(entries), aria_label="Legend", class_="chart")
     for number, (style, text) in enumerate(entries):
         top = 20 * number
@@ -228,7 +228,7 @@ _LETTER, _LINE = 8, 14
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Point:
-    """A point: position, text, CSS class, radius in pixels, and a label."""
+    """A point of a scatter plot: position, text, CSS class, radius in pixels, and a label."""
 
     x: float
     y: float
@@ -240,7 +240,7 @@ class Point:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Level:
-    """A horizontal line at `y`, and its text; "" if the text belongs to another point on the line."""
+    """A horizontal line of a scatter plot at `y`, and its text."""
 
     y: float
     text: str
@@ -283,7 +283,7 @@ def scatter(
 
 
 def _labels(points: Sequence[Point], across: Axis, up: Axis) -> list[tuple[tuple[float, float], list[str]]]:
-    """Return positions and texts of the labels. If labels would overlap, their points share one position."""
+    """Return positions and texts of point labels. Points whose labels would overlap share one label."""
     labels: list[tuple[tuple[float, float], list[str]]] = []
     for point in points:
         if not point.label:
@@ -309,7 +309,7 @@ _COLUMN_GAP = 34
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Extent:
-    """A value and its interval; None if it is not known."""
+    """A value and its interval; None for unknown parts."""
 
     value: float
     ends: tuple[float, float] | None = None
@@ -317,7 +317,7 @@ class Extent:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ExtentRow:
-    """A row of `intervals`: its name, a value for each axis (None for a gap), a CSS class, and a longer text."""
+    """A row of an interval chart: its name, a value for each axis (None for a gap), a CSS class, and a longer text."""
 
     name: str
     values: tuple[Extent | None, ...]

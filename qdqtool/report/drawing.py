@@ -50,7 +50,7 @@ class BoxMark:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Wire:
-    """A tensor from box `source` to box `target`. Boxes of inputs and outputs have numbers after those of layers."""
+    """A tensor between two boxes of an engine drawing. Inputs and outputs have numbers after those of layers."""
 
     source: int
     target: int
@@ -75,7 +75,7 @@ class LayerGraph:
 
 
 def network(rows: Sequence[LayerRow]) -> LayerGraph:
-    """Connect layers by their tensors. The sources are earlier writers of a tensor; if there are none, all its writers.
+    """Connect layers by their tensors: from earlier writers of a tensor, or from all writers if there are none.
 
     Layers that write parts of one tensor (a Concat made in place) all feed its readers. Layers that launch nothing
     are left out, and their neighbours are connected. So a Reshape without a kernel does not divide the drawing.
@@ -129,7 +129,7 @@ def _ports(
 
 
 def _sources(writers: list[int], reader: int) -> list[int]:
-    """Return the writers before the reader; if there are none (a loop), all writers except the reader."""
+    """Return the layers that write a tensor before the reader; in a loop, all writers except the reader."""
     before = writers[: bisect_left(writers, reader)]
     return before or [writer for writer in writers if writer != reader]
 
@@ -183,7 +183,7 @@ def draw(net: LayerGraph, marks: Mapping[int, BoxMark] = MappingProxyType({})) -
 
 
 def _is_free(place: Place, width: int, layout: Layout, rows: Mapping[int, Sequence[tuple[int, int]]]) -> bool:
-    """Return True if a text of this width in pixels stays inside the drawing, and covers no other text of its row."""
+    """Return True if a text of this width stays inside the drawing, and covers no other text of its row."""
     start, height = place
     inside = 0 <= start <= layout.width - width
     return inside and all(start >= end or start + width <= begin for begin, end in rows.get(height, ()))
@@ -230,7 +230,7 @@ def _box(sheet: Element, centre: Place, size: tuple[int, int], style: str, *, ro
 
 
 def describe(tensor: TensorRow) -> str:
-    """Return `name: int8 1x64x56x56, Row major, 196 KiB`."""
+    """Return a tensor as text: `name: int8 1x64x56x56, Row major, 196 KiB`."""
     shape = "?" if tensor.shape is None else "x".join(map(str, tensor.shape)) or "scalar"
     parts = [
         f"{tensor.dtype.value} {shape}",
@@ -271,7 +271,7 @@ Place = tuple[int, int]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Layout:
-    """The geometry of a drawing, which starts at (0, 0).
+    """The positions and sizes in a drawing, which starts at (0, 0).
 
     Attributes:
         centres: of the boxes, in the order given.
@@ -315,7 +315,7 @@ def lay_out(sizes: Sequence[tuple[int, int]], edges: Sequence[tuple[int, int]]) 
 
 
 class Silent:
-    """Connections of tensors through layers that launch nothing, such as NoOp and Constant."""
+    """Connects tensors through layers that launch no kernel, such as NoOp and Constant."""
 
     def __init__(self, rows: Sequence[LayerRow]) -> None:
         self._before: dict[str, list[TensorRow]] = defaultdict(list)
@@ -331,13 +331,13 @@ class Silent:
                     self._after[tensor.name] += [end for end in row.outputs if end.name not in names]
 
     def before(self, tensor: TensorRow) -> list[TensorRow]:
-        """Return the tensors of which `tensor` is another name; `tensor` itself if it has no other name, none for a constant."""
+        """Return the tensors whose values `tensor` has, before layers that launch no kernel."""
         return first_ends(
             [tensor], lambda row: self._before[row.name], lambda row: row.name not in self._before
         )
 
     def after(self, tensor: TensorRow) -> list[TensorRow]:
-        """Return the tensors that `tensor` becomes after layers that launch nothing; without such layers, `tensor` itself."""
+        """Return the tensors that have the values of `tensor`, after layers that launch no kernel."""
         return first_ends(
             [tensor], lambda row: self._after[row.name], lambda row: row.name not in self._after
         )

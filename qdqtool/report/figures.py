@@ -370,7 +370,7 @@ def roofline(layers: Sequence[LayerRow], device: Device | None) -> Figure | None
 
 
 def _roofs(layers: Sequence[LayerRow], device: Device, across: Axis) -> list[_Roof]:
-    """Return one roof per precision: the bandwidth up to the ridge, then the peak rate."""
+    """Return one roofline per precision: the bandwidth up to the ridge, then the peak rate."""
     roofs: list[_Roof] = []
     for dtype in in_order(layer.precision for layer in layers):
         peak = device.peak(dtype)

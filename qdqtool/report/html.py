@@ -140,7 +140,7 @@ def _sides(report: Report, against: Report | None) -> Sides | None:
 
 @dataclass(frozen=True)
 class _RunPage:
-    """One run for the template. `key` separates the identifiers of two runs; `label` is an optional name of the run."""
+    """One run on the HTML page. `key` distinguishes two runs; `label` is an optional name."""
 
     key: str
     report: Report
@@ -153,7 +153,7 @@ class _RunPage:
 
     @cached_property
     def sections(self) -> tuple[tuple[str, Section], ...]:
-        """Sections of the page that have content."""
+        """The sections of the page that have content."""
         visible: list[tuple[str, Section]] = []
         for name, section in sections():
 
@@ -178,7 +178,7 @@ class _RunPage:
 
     @cached_property
     def ticks(self) -> list[tuple[int, str]]:
-        """Layers with warnings or errors: their position among the drawn layers, and their severity."""
+        """The layers with warnings or errors: their position in the drawing, and their severity."""
         places = {number: place for place, number in enumerate(self.network.numbers)}
         return [
             (places[number], mark.severity.value)
@@ -199,7 +199,7 @@ class _RunPage:
 
     @cached_property
     def model(self) -> _RunPage:
-        """The nodes of the model as layers, for the drawing of engines."""
+        """The nodes of the model as layers, for a drawing like that of an engine."""
         return _RunPage(f"{self.key}-model", replace(self.report, layers=model_rows(self.report)))
 
     @cached_property
@@ -240,7 +240,7 @@ class _RunPage:
 
 
 class FindingText(TypedDict):
-    """One finding: the problem and the fix."""
+    """The text of one finding: the problem and the fix."""
 
     severity: str
     title: str
@@ -249,7 +249,7 @@ class FindingText(TypedDict):
 
 
 class Detail(TypedDict):
-    """One layer: facts are pairs of a name and a value; each list has a title and lines."""
+    """The details of one layer: facts are pairs of a name and a value; each list has a title and lines."""
 
     name: str
     find: str
@@ -259,7 +259,7 @@ class Detail(TypedDict):
 
 
 def details(report: Report) -> list[Detail]:
-    """Return one entry per layer in launch order. `find` is the text in which a search looks, in lower case."""
+    """Return the details of each layer, in launch order. `find` is the text that a search looks in, in lower case."""
     fates = {row.node: row for row in report.ledger}
     judged = {verdict.node: verdict for verdict in report.verdicts}
     findings = findings_of(report)
@@ -278,7 +278,7 @@ def findings_of(report: Report) -> list[list[Finding]]:
 
 
 def marks(report: Report) -> dict[int, BoxMark]:
-    """Return the number of findings and the worst severity, by layer number. Layers without findings are omitted."""
+    """Return the number of findings and their worst severity by layer number, without layers that have none."""
     return {
         number: BoxMark(
             count=len(own),

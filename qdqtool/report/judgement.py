@@ -57,7 +57,7 @@ NO_LIMITS: Final = Limits()
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Case:
-    """Input of the verdict.
+    """The results of a run from which its verdict is judged.
 
     Attributes:
         summary: figures of the engine.
@@ -128,7 +128,7 @@ def as_asked(case: Case) -> Reply:
 
 
 def _kernels(summary: Summary) -> Reply:
-    """Answer from kernels only, if the requested formats are unknown: "yes" only if all kernels are quantized."""
+    """Answer from kernels only whether they run as asked; "yes" only if all kernels are quantized."""
     compute = summary.compute_kernels
     if summary.int8_kernels is None or not compute:
         return Reply(state="unknown", evidence="no engine was audited")
@@ -178,7 +178,7 @@ def accurate(case: Case) -> Reply:
 
 
 def _settling(doubt: Finding) -> Command:
-    """Return the command that resolves a doubt: a run with other samples, or with the first value that its fix names."""
+    """Return the command that settles a finding about samples: a run with other samples or with the value in its fix."""
     recipe = _RECIPE.match(doubt.fix)
     changed = ("--recipe", recipe[1]) if recipe else ("--set", *settings_in(doubt.fix)[:1])
     with_fix = Command("run", changed) if len(changed) > 1 else Command("explain", (doubt.code,))
@@ -193,7 +193,7 @@ def _first_finding(findings: list[Finding]) -> str:
 
 
 def _figures(comparison: Comparison, limits: Limits) -> Reply:
-    """Answer from the figures only: from the task metrics if there are any, otherwise from the outputs."""
+    """Answer from figures only whether the model is accurate: from task metrics, otherwise from the outputs."""
     if comparison.task:
         order = ("yes", "unknown", "no")
         answers = {
@@ -205,7 +205,7 @@ def _figures(comparison: Comparison, limits: Limits) -> Reply:
 
 
 def _excess(task: TaskAccuracy) -> float:
-    """Return the loss relative to the tolerated loss."""
+    """Return the accuracy loss relative to the tolerated loss."""
     return (task.reference - task.candidate) / compute_allowance(task)[0]
 
 

@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FindingGroup:
-    """Findings of one check.
+    """All findings of one check, with their total cost.
 
     Attributes:
         code: the check's code.
@@ -83,7 +83,7 @@ def _group(code: str, check: str, entries: list[Finding], times: dict[str, float
 
 
 def alike(entries: Iterable[T], *fields: str) -> list[list[T]]:
-    """Group entries with equal `fields`, in the order of their first entries. So each reason is printed once."""
+    """Group entries with equal `fields`, so that each reason is printed once."""
     shared: dict[tuple[object, ...], list[T]] = defaultdict(list)
     for entry in entries:
         shared[tuple(getattr(entry, field) for field in fields)].append(entry)
@@ -91,7 +91,7 @@ def alike(entries: Iterable[T], *fields: str) -> list[list[T]]:
 
 
 def places(evidence: tuple[Evidence, ...]) -> list[tuple[str, str]]:
-    """Group evidence by file: the name of the file, and the places in it."""
+    """Group the evidence of a finding by file."""
     by_file: dict[str, list[str]] = defaultdict(list)
     for entry in evidence:
         by_file[entry.file].append(entry.place)
@@ -120,7 +120,7 @@ def layer_rows(
 
 
 def model_rows(report: Report) -> tuple[LayerRow, ...]:
-    """Return the nodes of the Q/DQ model in the form of layers; () if the run has no such model.
+    """Return the nodes of the Q/DQ model as layers; () if the run has no such model.
 
     A node has the precision that the engine computes it in; if none is known, that of its first input.
     """
@@ -249,7 +249,7 @@ def _range_row(entry: TensorRange, histogram: Histogram | None) -> RangeRow:
 
 
 def _thresholds(histogram: Histogram, format_: QuantFormat) -> tuple[Threshold, ...]:
-    """Return the range that each shipped calibrator chooses for this histogram.
+    """Return the range that each shipped calibrator chooses for a histogram.
 
     Calibrators that delegate to another count once.
 
@@ -296,7 +296,7 @@ Rows = dict[str, list[list[Any]]]
 
 
 def log_rows(run: LogRun) -> Rows:
-    """Return rows as plain JSON values.
+    """Return the results of a build log as plain JSON values.
 
     They are `passes` (name, attempts, effects, line) and `nodes` (node, op, precision, why, lines).
     """

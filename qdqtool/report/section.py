@@ -27,7 +27,7 @@ Row = tuple[str, str]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Block:
-    """A list under a heading on the terminal."""
+    """A list under a heading, in the report on the terminal."""
 
     title: str
     entries: tuple[Entry, ...]
@@ -79,12 +79,12 @@ def collect_data(folder: Path) -> dict[str, Any]:
 
 
 def guarded_rows(name: str, section: Section, report: Report) -> tuple[Row, ...]:
-    """Return the section's rows; () if a third-party section fails."""
+    """Return the rows of a section; () if a third-party section fails."""
     return _guard_section(name, lambda: tuple(section.rows(report))) or ()
 
 
 def guarded_blocks(name: str, section: Section, report: Report) -> tuple[Block, ...]:
-    """Return the section's blocks; () if a third-party section fails."""
+    """Return the terminal blocks of a section; () if a third-party section fails."""
     return _guard_section(name, lambda: tuple(section.blocks(report))) or ()
 
 

@@ -87,7 +87,7 @@ def _evidence(noise: NoiseCause) -> str:
 
 
 def cure(change: Cure) -> str:
-    """Return the gain of a change, and the settings for this change."""
+    """Return the gain of a change that reduces noise, and its settings."""
     settings = " ".join(str(Setting.of(setting)) for setting in change.settings)
     return f"{change.what}: {gain(change)}: {settings}"
 
@@ -117,7 +117,7 @@ def _list_causes(study: Sensitivity) -> Iterator[str]:
 
 
 def _list_cures(cures: Collection[Cure]) -> Iterator[str]:
-    """Yield the changes that help, each with its setting, and one line about all other changes."""
+    """Yield the changes that reduce noise, each with its setting, and one line about the others."""
     helping = [change for change in cures if change.helps]
     yield from map(cure, helping)
     useless = [f"{change.what} ({gain(change)})" for change in cures if not change.helps]
@@ -157,7 +157,7 @@ def _more(row: NodeSensitivity) -> str:
 
 
 def _alone(row: NodeSensitivity) -> str:
-    """Return the noise of a single node; an estimate has the form `~42.6 (36.0 to 48.3)` or `~42.6 (unknown)`."""
+    """Return the noise of a single node as text; estimates look like `~42.6 (36.0 to 48.3)` or `~42.6 (unknown)`."""
     if row.exact:
         return _level(row.alone_db)
     ends = "unknown" if row.alone_low is None else f"{row.alone_low:.1f} to {row.alone_high:.1f}"
@@ -165,7 +165,7 @@ def _alone(row: NodeSensitivity) -> str:
 
 
 def _beginning(names: Sequence[str]) -> str:
-    """Return the module path with which all names begin, including its last slash; "" for one name."""
+    """Return the module path with which all node names begin, with its last slash; "" for one name."""
     if len(names) < 2:
         return ""
     first, last = min(names), max(names)  # what these share, all in between share

@@ -67,7 +67,7 @@ class CostPair:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sides:
-    """All differences between two runs.
+    """All differences between two runs, for a report of both.
 
     Attributes:
         settings: values that the runs did not share: model, recipe, samples; `change` is always "".
@@ -192,7 +192,7 @@ def _figures(first: Report, second: Report) -> tuple[FigurePair, ...]:
 
 
 def _kinds(first: Report, second: Report) -> tuple[KindPair, ...]:
-    """Compare findings by code, the largest difference first. Numbers in kernel names are ignored."""
+    """Count findings of both runs by code, the largest difference first."""
     left, right = (
         {
             group.code: (group.name, Counter(stem(finding.subject) for finding in group.findings))
@@ -231,7 +231,7 @@ def _accuracies(first: Report, second: Report) -> Iterator[FigurePair]:
 
 
 def _measures(comparison: Comparison | None) -> dict[str, tuple[float | None, str]]:
-    """Return the value and unit of each figure, by name. If the samples are random, the name says so."""
+    """Return the figures of a run by name: value and unit. With random samples, the name says so."""
     if comparison is None:
         return {}
     source = "measured" if comparison.meaningful else "random samples: meaningless"
@@ -293,7 +293,7 @@ def _costs(first: Report, second: Report) -> tuple[CostPair, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _Cost:
-    """Kernels, bytes (None if the bytes of a layer are unknown) and milliseconds."""
+    """Kernels, bytes and milliseconds of a part of an engine; None for unknown bytes."""
 
     kernels: int = 0
     bytes: int | None = 0
@@ -324,7 +324,7 @@ def _by_node(report: Report) -> dict[str, _Cost]:
 
 
 def _compute(report: Report) -> dict[str, _Cost]:
-    """Return kernels, bytes and milliseconds by compute layer, in launch order."""
+    """Return kernels, bytes and milliseconds of each compute layer, in launch order."""
     layers = (layer for layer in report.layers if layer.role is Role.COMPUTE)
     return {main_node(layer) or layer.name: _Cost().with_layer(layer) for layer in layers}
 

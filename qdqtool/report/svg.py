@@ -45,7 +45,7 @@ def swatch(dtype: DType) -> str:
 
 
 def in_order(dtypes: Iterable[DType]) -> list[DType]:
-    """Return each precision once: from narrow to wide, then other and unknown precisions."""
+    """Return each precision once, from narrow to wide, then other and unknown ones."""
     return sorted(
         set(dtypes), key=lambda dtype: (_ORDER.index(swatch(dtype).removeprefix("p-")), dtype.value)
     )
@@ -109,25 +109,25 @@ Element = ET.Element
 
 
 def element(tag: str, parent: Element | None = None, /, **attributes: object) -> Element:
-    """Create an element and append it to `parent`. `class_` becomes class; other underscores become hyphens."""
+    """Create an SVG element and append it to `parent`. `class_` becomes class; other underscores become hyphens."""
     texts = {name.rstrip("_").replace("_", "-"): _text(value) for name, value in attributes.items()}
     return ET.Element(tag, texts) if parent is None else ET.SubElement(parent, tag, texts)
 
 
 def canvas(width: float, height: float, **attributes: object) -> Element:
-    """Return an empty drawing of this size. It scales with its container."""
+    """Return an empty SVG drawing of this size, which scales with its container."""
     return element("svg", viewBox=f"0 0 {_text(width)} {_text(height)}", role="img", **attributes)
 
 
 def write(parent: Element, words: str, x: float, y: float, **attributes: object) -> Element:
-    """Append one line of text."""
+    """Append one line of text to a drawing."""
     node = element("text", parent, x=x, y=y, **attributes)
     node.text = xml_line(words)
     return node
 
 
 def hint(parent: Element, words: str) -> None:
-    """Add a tooltip to `parent`. Screen readers also read it."""
+    """Add a tooltip to an SVG element; screen readers also read it."""
     element("title", parent).text = xml_line(words)
 
 
@@ -143,12 +143,12 @@ def shorten(words: str, most: int, *, head_share: int = 2) -> str:
 
 
 def inline(drawing: Element) -> Markup:
-    """Return the drawing as markup for a page that has its own style."""
+    """Return an SVG drawing as markup for a page that has its own style."""
     return Markup(ET.tostring(drawing, encoding="unicode"))  # noqa: S704 -- the serializer has escaped it
 
 
 def standalone(drawing: Element) -> str:
-    """Return the drawing as the text of a separate file."""
+    """Return an SVG drawing as the text of a separate file."""
     copy = ET.Element(drawing.tag, {**drawing.attrib, "xmlns": _NAMESPACE})
     element("style", copy).text = STYLE
     copy.extend(drawing)
@@ -191,7 +191,7 @@ def write_picture(path: Path, drawing: Element) -> None:
 
 
 def check_picture(path: Path) -> None:
-    """Refuse a path of a picture that cannot be written, before hours of work end with this error.
+    """Refuse a picture path that cannot be written, before long work begins.
 
     Raises:
         UsageError: neither .svg nor .png.

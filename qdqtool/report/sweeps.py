@@ -29,7 +29,7 @@ _SETTING = 22
 
 
 def table(sweep: Sweep) -> Table:
-    """Return the Pareto front as a table, fastest first."""
+    """Return the Pareto front of a sweep as a table, fastest first."""
     head = Table(box=None)
     scored = f"{metric(sweep)} {sweep.unit} [measured]"
     is_checked = any(trial.checked for trial in sweep.pareto)
@@ -67,7 +67,7 @@ def table(sweep: Sweep) -> Table:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PointRow:
-    """A Pareto-optimal trial with its outcome; or the network without Q/DQ, if `trial` is None."""
+    """A row of a sweep's table: a Pareto-optimal trial, or the network without Q/DQ if `trial` is None."""
 
     name: str
     value: Outcome | FloatPoint
@@ -75,7 +75,7 @@ class PointRow:
 
     @property
     def quantized(self) -> str:
-        """The quantized compute nodes in words."""
+        """The number of quantized compute nodes of the row, in words."""
         return nodes(self.value) if isinstance(self.value, Outcome) else "0"
 
     @property
@@ -95,7 +95,7 @@ def rows(sweep: Sweep) -> list[PointRow]:
 
 
 def settings_of(sweep: Sweep, row: PointRow) -> list[str]:
-    """Return the settings of a row. If a network without Q/DQ is better, name it."""
+    """Return the settings of a table row in words. A trial that a network without Q/DQ beats says so."""
     if not isinstance(row.value, Outcome):
         return ["nothing quantized"]
     better = "" if row.trial is None else beaten_by(sweep, row.trial)
@@ -108,7 +108,7 @@ def verdict(trial: Trial) -> str:
 
 
 def conclusion(sweep: Sweep) -> str:
-    """Return the trial with the best verdict (of equal ones, the fastest) and its missing answers; "" without verdicts."""
+    """Return the trial with the best verdict, the fastest of equal ones, and its unanswered questions; "" without verdicts."""
     judged = [
         (trial, trial.verdict)
         for trial in sweep.pareto
@@ -194,7 +194,7 @@ def _float_nodes(sweep: Sweep, best: Trial, outcome: Outcome) -> str:
 
 
 def _time_evidence(best: Trial) -> str:
-    """Return the evidence about the time if the answer is yes. For other answers, `conclusion` contains the evidence."""
+    """Return the evidence that a trial is faster, if its verdict says so; "" otherwise."""
     is_faster = best.verdict is not None and best.verdict.worth.state == "yes"
     return f"Time: {best.verdict.worth.evidence}." if best.verdict is not None and is_faster else ""
 
@@ -264,14 +264,14 @@ def nodes(outcome: Outcome) -> str:
 
 
 def describe_check(sweep: Sweep, trial: Trial) -> str:
-    """Return a trial's accuracy on held-out samples, with its 95 % interval; "" if there were none."""
+    """Return a trial's accuracy on held-out samples with its 95 % interval; "" if there were none."""
     accuracy, ends = _describe_held_back(trial)
     words = f"{accuracy} {sweep.unit}"
     return "" if not accuracy else f"{words} ({ends})" if ends else words
 
 
 def _describe_held_back(trial: Trial) -> tuple[str, str]:
-    """Return the accuracy on held-out samples and its interval as two cells; "" if there were none."""
+    """Return a trial's accuracy on held-out samples and its interval as two cells; "" if there were none."""
     held_out = trial.checked
     return ("", "") if held_out is None else (f"{held_out.accuracy:.2f}", _between(_ends(held_out), 2))
 
@@ -285,7 +285,7 @@ def _between(ends: tuple[float, float] | None, digits: int) -> str:
 
 
 def notes(sweep: Sweep) -> list[str]:
-    """Return the outcome of the trials, and notes for reading the table."""
+    """Return the outcome of the sweep's trials, and notes for reading its table."""
     states = [trial.state for trial in sweep.trials]
     counts = ", ".join(f"{states.count(state)} {state}" for state in sorted(set(states)))
     float_model = (
@@ -317,7 +317,7 @@ def _failures(sweep: Sweep) -> Iterator[str]:
 
 
 def accuracy(sweep: Sweep, value: Outcome | FloatPoint) -> str:
-    """Return an accuracy with its interval. The intervals hold for all trials together.
+    """Return the accuracy of a trial with its interval, which holds for all trials together.
 
     The best of many trials on one set of samples looks better than it is. With n trials, each interval is widened so
     that all n are right together with 95 % confidence (Bonferroni, with normal distributions).
@@ -346,7 +346,7 @@ def accuracy_interval(sweep: Sweep, outcome: Outcome) -> tuple[float, float] | N
 
 
 def about_accuracy(sweep: Sweep) -> str:
-    """Return how certain the accuracies are, and whether the search may have chosen by chance."""
+    """Return words on how certain the accuracies of a sweep are, and whether chance may have chosen."""
     done = [trial.outcome for trial in sweep.trials if trial.outcome is not None]
     intervals = [
         (outcome, ends) for outcome in done if (ends := accuracy_interval(sweep, outcome)) is not None
@@ -365,7 +365,7 @@ def about_accuracy(sweep: Sweep) -> str:
 
 
 def about_times(sweep: Sweep) -> str:
-    """Return the source of the times, and their possible error."""
+    """Return words on where the times of a sweep come from, and their possible error."""
     if sweep.spread is not None:
         low, high = sweep.spread
         return (
@@ -398,7 +398,7 @@ def time(outcome: Outcome | FloatPoint, spread: tuple[float, float] | None) -> s
 
 
 def interval(outcome: Outcome | FloatPoint, spread: tuple[float, float] | None) -> tuple[float, float] | None:
-    """Return the interval of the true time in ms. Estimates use past errors; measurements have 95 % confidence."""
+    """Return the interval of a trial's true time in ms, from past errors of estimates or from measurements."""
     if spread is not None:
         return outcome.ms * spread[0], outcome.ms * spread[1]
     if outcome.ms_low is not None and outcome.ms_high is not None:
@@ -407,7 +407,7 @@ def interval(outcome: Outcome | FloatPoint, spread: tuple[float, float] | None) 
 
 
 def page(sweep: Sweep) -> str:
-    """Return the HTML text of the page. It needs no network, and all its text is escaped."""
+    """Return the HTML page of a sweep, which needs no network."""
     return (
         environment()
         .get_template("sweep.html")
@@ -444,7 +444,7 @@ def float_accuracy(sweep: Sweep, point: FloatPoint) -> str:
 
 
 def _folder(sweep: Sweep, trial: Trial) -> str:
-    """Return the file that the sweep kept for a Pareto point: its report; without an engine, its recipe."""
+    """Return the link to what the sweep kept of a Pareto point: its report, or its recipe if it has no engine."""
     built = sweep.speed != "not timed" and not sweep.device.startswith("onnxruntime")
     return f"pareto/{trial.number:04}/{'report.html' if built else 'recipe.yaml'}"
 
@@ -498,7 +498,7 @@ def chart(sweep: Sweep) -> svg.Element:
 
 
 def _front(sweep: Sweep, best: Sequence[PointRow]) -> list[tuple[float, float]]:
-    """Return the positions of the points on the front, the fastest first."""
+    """Return the chart positions of the points on the Pareto front, the fastest first."""
     front: list[tuple[float, float]] = []
     for row in best:
         if row.value.accuracy is not None and (not front or row.value.accuracy > front[-1][1]):
@@ -584,7 +584,7 @@ def _hint(sweep: Sweep, trial: Trial, outcome: Outcome) -> list[str]:
 
 
 def metric(sweep: Sweep) -> str:
-    """Return the display name of the sweep's metric."""
+    """Return the display name of the metric of a sweep."""
     return metric_name(sweep.metric)
 
 

@@ -38,7 +38,7 @@ Measured = Mapping[str, Mapping[str, float]]
 def render(
     report: Report, console: Console, measured: Measured | None = None, *, model: str = "", run: str = ""
 ) -> None:
-    """Print the summary. Names are never interpreted as markup.
+    """Print the summary of a report. Names are never interpreted as markup.
 
     Args:
         report: the report.
@@ -138,7 +138,7 @@ def _costs(console: Console, measured: Measured) -> None:
 
 
 def _say(console: Console, text: str, style: str | None = None) -> None:
-    """Print one line. Control characters in names are shown as escapes and not sent to the terminal."""
+    """Print one line, with control characters in names as escapes."""
     text = printable(text)
     if console.is_terminal:
         text = wrap_lines(text, console.width)
@@ -189,7 +189,7 @@ def table(result: QatResult) -> Table:
 
 
 def notes(result: QatResult) -> list[str]:
-    """Return the notes for reading the table."""
+    """Return the notes for reading the table of FP32, PTQ and QAT."""
     trained = f"{result.quantizers} tensors with a quantizer of {result.engine}, on {result.device}"
     best = f"epoch {result.best_epoch} of {len(result.epochs) - 1} was kept: it has the best validation score"
     return [

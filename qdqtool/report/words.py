@@ -44,7 +44,7 @@ def judgement(verdict: RunVerdict) -> tuple[str, ...]:
 
 
 def settling(command: Command) -> str:
-    """Return the command line that answers an unknown question, and the machine for it, unless it is this machine."""
+    """Return the command that answers an unknown question of the verdict, and the machine for it if it is another one."""
     return f"{command.line}{'  # on the machine with the GPU' if 'trtexec' in command.arguments else ''}"
 
 
@@ -81,7 +81,7 @@ _OTHER = {dtype.value for dtype in DType if dtype.is_quantized and dtype is not 
 
 
 def formats(counts: Mapping[str, int]) -> str:
-    """Return `fp8 17, float 1`, the most frequent format first."""
+    """Return counts of formats as text: `fp8 17, float 1`, the most frequent first."""
     return ", ".join(f"{word} {count}" for word, count in sorted(counts.items(), key=lambda item: -item[1]))
 
 
@@ -100,7 +100,7 @@ def _kernel_verdict(summary: Summary) -> str:
 
 
 def percent(part: int, whole: int) -> str:
-    """Return a share without decimals. 100 % means all, and 0 % means none."""
+    """Return a share as text without decimals; 100 % only for all, 0 % only for none."""
     share = 100 * part / whole if whole else 0.0
     if 0 < share < 1:
         return "under 1 %"
@@ -153,7 +153,7 @@ def shift(entry: TaskAccuracy) -> str:
 
 
 def spread(entry: TaskAccuracy, *, meaningful: bool = True) -> str:
-    """Return `-0.3 points (95 % interval -0.9 to +0.2), 500 samples: within noise`."""
+    """Return the change of a task metric: `-0.3 points (95 % interval -0.9 to +0.2), 500 samples: within noise`."""
     span = (
         ""
         if entry.low is None or entry.high is None
@@ -165,7 +165,7 @@ def spread(entry: TaskAccuracy, *, meaningful: bool = True) -> str:
 
 
 def noise(entry: TaskAccuracy) -> str:
-    """Return words on whether the difference is more than chance; "" for metrics against the reference, where every change is real."""
+    """Return whether a difference is more than chance, in words; "" for metrics relative to the float outputs."""
     if entry.metric in AGAINST_REFERENCE or entry.low is None or entry.high is None:
         return ""
     if entry.high < 0:
@@ -176,7 +176,7 @@ def noise(entry: TaskAccuracy) -> str:
 
 
 def measure(entry: Measure) -> str:
-    """Return `SQNR 34.2 dB`, or the reason why there is no figure."""
+    """Return an accuracy figure as text, such as `SQNR 34.2 dB`, or why there is none."""
     if entry.value is None:
         return f"{metric(entry.metric)}: {entry.note or UNKNOWN}"
     unit = f" {entry.unit}" if entry.unit else ""
@@ -196,7 +196,7 @@ _MORE: Final = {
 
 
 def more_kernels(worth: Worth) -> str:
-    """Return the kernels of both engines. If the difference is large, also return the kinds of the additional kernels."""
+    """Return the kernels of the INT8 and the FP16 engine, with the kinds of additional kernels if there are many."""
     ours, theirs = worth.kernels or (0, 0)
     text = f"{ours} kernels against {theirs}"
     more = sorted(worth.more.items(), key=lambda entry: -entry[1])
@@ -207,7 +207,7 @@ def more_kernels(worth: Worth) -> str:
 
 
 def float_set(entry: FloatSet) -> str:
-    """Return `SQNR 41.8 dB, 10 of 12 compute nodes quantized (83 %), top-1 98.4 -> 98.1 %`."""
+    """Return the accuracy of a set of float nodes: `SQNR 41.8 dB, 10 of 12 compute nodes quantized (83 %), top-1 98.4 -> 98.1 %`."""
     level = "no noise" if entry.sqnr_db is None else f"SQNR {entry.sqnr_db:.1f} dB"
     share = percent(entry.int8_nodes, entry.total_nodes)
     accuracy = "" if entry.task is None else f", {shift(entry.task)}"
@@ -215,7 +215,7 @@ def float_set(entry: FloatSet) -> str:
 
 
 def cause(entry: MismatchExplanation) -> str:
-    """Return `SQNR 27.7 dB to its own graph: explained by rounding (rounding alone gives 27.5 dB; ...)`."""
+    """Return why an engine differs from its graph: `SQNR 27.7 dB to its own graph: explained by rounding (...)`."""
     if entry.cause is MismatchCause.SAME:
         return "equal to the result of the Q/DQ graph"
     rounding = "changes nothing" if entry.rounding_db is None else f"alone gives {entry.rounding_db:.1f} dB"
@@ -225,7 +225,7 @@ def cause(entry: MismatchExplanation) -> str:
 
 
 def value(entry: Measure) -> str:
-    """Return the figure and its unit, or the reason why there is no figure."""
+    """Return a figure with its unit, or the reason why there is no figure."""
     unit = f" {entry.unit}" if entry.unit else ""
     return entry.note or UNKNOWN if entry.value is None else f"{number(entry.value)}{unit}"
 
@@ -237,7 +237,7 @@ def headline(output: OutputComparison) -> str:
 
 
 def part(entry: PartComparison) -> str:
-    """Return `boxes and scores contains /model/Sigmoid_output_0: SQNR 11.8 dB`."""
+    """Return the accuracy of a part of an output: `boxes and scores contains /model/Sigmoid_output_0: SQNR 11.8 dB`."""
     first, *further = entry.tensors
     tensors = first + (f" and {count_noun(len(further), 'more feature map')}" if further else "")
     level = (
@@ -252,7 +252,7 @@ def sqnr(output: OutputComparison) -> float | None:
 
 
 def other_measures(output: OutputComparison) -> str:
-    """Return all measures of an output except the headline."""
+    """Return all measures of an output except the one that `headline` returns."""
     chosen = _choose_measure(output)
     return ", ".join(measure(entry) for entry in output.measures if entry is not chosen)
 
@@ -263,7 +263,7 @@ def count(number_of: int | None) -> str:
 
 
 def severities(counts: Mapping[str, int]) -> str:
-    """Return `1 error, 2 warning, 1 info`."""
+    """Return the number of findings by severity: `1 error, 2 warning, 1 info`."""
     order = sorted(Severity, key=lambda severity: -severity.rank)
     return ", ".join(f"{counts.get(severity.value, 0)} {severity.value}" for severity in order)
 
@@ -283,7 +283,7 @@ def _format_signed(step: float) -> str:
 
 
 def limit_rows(limit: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield the lines about an accuracy limit, from limit.json's data."""
+    """Yield the lines about an accuracy limit, from the data in limit.json."""
     limits = [
         f"at most {limit['max_drop']:g} points lost" if limit["max_drop"] is not None else "",
         f"at least {limit['min_sqnr']:g} dB" if limit["min_sqnr"] is not None else "",
@@ -334,7 +334,7 @@ def limit_rows(limit: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 def _others(
     limit: Mapping[str, Any], chosen: Mapping[str, Any], taken: Mapping[str, Any]
 ) -> Iterator[tuple[str, str]]:
-    """Yield what the samples show about other samples, and the number of samples that would be needed.
+    """Yield what the evaluation samples show about unseen samples, and how many samples would be needed.
 
     `taken` is `chosen`, or `chosen` in other formats.
     """
@@ -370,7 +370,7 @@ def _others(
 
 
 def _would_do(limit: Mapping[str, Any]) -> str:
-    """Return how many samples could confirm that other samples keep the allowed drop."""
+    """Return words on how many samples could confirm that unseen samples keep the allowed drop."""
     if limit["enough"] is None:
         return "the loss on these samples already reaches the limit, so more samples cannot help"
     return f"for {limit['max_drop']:g} about {_two_digits(limit['enough'])} samples with the same loss are needed"
@@ -387,7 +387,7 @@ def _drop(task: Mapping[str, Any]) -> float:
 
 
 def _explain_doubts(limit: Mapping[str, Any], kept: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield the reason why other samples may exceed the allowed drop although these samples do not, if there is a reason."""
+    """Yield why unseen samples may exceed the allowed drop although the evaluation samples do not."""
     most, task = limit["max_drop"], kept["task"]
     if most is None or task is None:
         return
@@ -404,7 +404,7 @@ def _ms(alternative: Mapping[str, Any]) -> str:
 
 
 def _costs(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
-    """Return the costs in which two engines differ, with the figures of both engines."""
+    """Return the costs in which two engines differ, with both figures."""
     paid = (
         _describe_change("kernels", before["kernels"], after["kernels"], str),
         _describe_change("activations", before["activation_bytes"], after["activation_bytes"], size),

@@ -121,7 +121,7 @@ class Entry:
 
     @property
     def is_usable(self) -> bool:
-        """Whether the scale is a positive, finite number."""
+        """Whether the scale of the entry is a positive, finite number."""
         return 0 < self.scale < float("inf")
 
 
@@ -218,14 +218,14 @@ class Difference:
 
     @property
     def ratio(self) -> float | None:
-        """Second scale over first; None if a scale is missing or the first is unusable."""
+        """The second cache's scale over the first one's; None if a scale is missing or the first is unusable."""
         if self.first is None or self.second is None or not (0 < self.first < math.inf):
             return None
         return self.second / self.first
 
     @property
     def distance(self) -> float:
-        """Distance for sorting: the absolute logarithm of the ratio; infinite if a scale is missing or unusable."""
+        """Sort key of a difference: absolute logarithm of the ratio; infinite if a scale is missing or unusable."""
         ratio = self.ratio
         return abs(math.log(ratio)) if ratio is not None and 0 < ratio < math.inf else math.inf
 
@@ -278,7 +278,7 @@ def merge_caches(caches: Sequence[Cache], winner: Winner = "error") -> Cache:
 
 
 def cache_of_same_kind(caches: Sequence[Cache]) -> bool:
-    """Return True if all caches have one format, so that the text of numbers can be copied."""
+    """Return True if all caches have one file format, so that numbers can be copied as text."""
     return len({cache.format for cache in caches}) == 1
 
 

@@ -47,7 +47,7 @@ class Explicit:
 
 
 def explicit(cache: Cache, placement: Placement, view: GraphView, options: CalibrationOptions) -> Explicit:
-    """Return the part of a placement that a cache covers, and its ranges. The ranges of weights come from the weights.
+    """Return the part of a placement for which a cache has ranges, and these ranges. Weights give their own ranges.
 
     As in TensorRT's implicit mode a node without a range on one of its inputs stays float as a whole. Tensors that
     must share one scale take the largest of theirs.
@@ -116,7 +116,7 @@ def scales_of(pairs: Sequence[QdqPair], view: GraphView) -> tuple[dict[str, floa
 
 
 def _doubts(cache: Cache) -> list[str]:
-    """Return a note for each line, repeated entry or unusable scale that was not used as written."""
+    """Return a note for each line, repeated entry or unusable scale of a cache that was not used as written."""
     notes = [f"line {unread.line} of the cache is not an entry: {unread.text!r}" for unread in cache.unread]
     for tensor, entries in cache.repeated().items():
         if len({entry.scale for entry in entries}) > 1:
@@ -130,7 +130,7 @@ def _doubts(cache: Cache) -> list[str]:
 
 
 def _cover_ranges(placement: Placement, scales: dict[str, float]) -> tuple[Placement, list[str]]:
-    """Make nodes float if an activation has no range. Return the placement, and a note for each such node."""
+    """Make nodes float if the cache has no range for an activation. Return the placement, and a note per node."""
     lacking: dict[str, str] = {}
     for decision in placement.quantized:
         if decision.kind is SlotKind.ACTIVATION and decision.tensor not in scales:
@@ -168,7 +168,7 @@ def _expressible(pair: QdqPair) -> float:
 
 
 def _together(scales: dict[str, float], view: GraphView) -> dict[str, float]:
-    """Give the output of a Concat the scale of its inputs again, if insertion raised the scale by one float step.
+    """Give the output of each Concat the scale of its inputs again, if insertion raised it by one float step.
 
     A Concat and its inputs share one range.
     """
@@ -188,7 +188,7 @@ def _together(scales: dict[str, float], view: GraphView) -> dict[str, float]:
 
 
 def _carry_scales(scales: dict[str, float], view: GraphView) -> dict[str, float]:
-    """Add scales for tensors that have the same values as a tensor with a known scale.
+    """Add scales for tensors that hold the same values as a tensor in the cache.
 
     A tensor gets the scale if all its values come from tensors with that scale, or if all its values go to
     one.
@@ -233,7 +233,7 @@ def for_tensorrt(cache: Cache, release: str, algorithm: str | None = None) -> Ca
 
 
 def for_onnxruntime(cache: Cache, kind: str) -> Cache:
-    """Convert the usable entries to a table of onnxruntime: "json", "flatbuffers" or "text".
+    """Convert the usable entries of a cache to a table of onnxruntime: "json", "flatbuffers" or "text".
 
     Raises:
         UsageError: another kind.
@@ -285,7 +285,7 @@ OWN_NAMES = ("(Unnamed Layer*", "(Unnamed ITensor*")
 
 
 def running_order(view: GraphView) -> tuple[str, ...]:
-    """Return the float tensors that hold data, inputs first, in graph order. Tensors used only to compute shapes are skipped."""
+    """Return the float tensors that hold data, inputs first, in graph order, without tensors that only give shapes."""
     data = [info.name for info in view.inputs if info.dtype.is_float]
     available = set(data)
     for node in view.nodes:

@@ -126,7 +126,10 @@ def _entry(line: str, number: int) -> Entry | None:
 
 
 def _could_be_scale(entry: Entry) -> bool:
-    """Return True if an entry of a file without a header can be a scale. `limit: 500` of a recipe would be the float 1.8e-42."""
+    """Return True if an entry of a file without a header can be a scale.
+
+    `limit: 500` of a recipe would be the float 1.8e-42.
+    """
     return entry.text.startswith(" ") or len(entry.text.removeprefix(":").strip()) >= _SCALE_DIGITS
 
 
@@ -170,7 +173,7 @@ def _json(path: Path, content: bytes) -> Cache:
 
 
 def _json_data(path: Path, data: Any) -> Cache:
-    """Read the newer JSON format, `{"CLS": "TensorsData", "data": {...}}`."""
+    """Read onnxruntime's newer JSON format, `{"CLS": "TensorsData", "data": {...}}`."""
     if not isinstance(data, dict):
         raise _foreign(path, "the file holds no ranges")
     amaxes = {name: _amax(entry) for name, entry in data.items() if name != "CLS"}
@@ -232,7 +235,7 @@ def write_cache(path: Path, cache: Cache) -> None:
 
 
 def render(cache: Cache) -> bytes:
-    """Return the bytes of a cache in its format."""
+    """Return the bytes of a cache in its file format."""
     if cache.format == ORT_FLATBUFFERS:
         return write_pairs(sorted((tensor, repr(entry.amax)) for tensor, entry in cache.by_tensor().items()))
     if cache.format == ORT_JSON:
@@ -251,7 +254,7 @@ def render(cache: Cache) -> bytes:
 
 
 def table_of(cache: Cache) -> CalibrationTable:
-    """Convert the usable entries to a table of ranges, sorted by tensor."""
+    """Convert the usable entries of a cache to a table of ranges, sorted by tensor."""
     entries = cache.by_tensor()
     ranges = tuple(
         TensorRange(
@@ -281,7 +284,7 @@ _FIRST, _SECOND = 4, 6
 
 
 def read_pairs(path: Path, content: bytes) -> Iterator[tuple[str, str]]:
-    """Yield the pairs in the order of the file.
+    """Yield the tensors and values of an onnxruntime flatbuffers table, in the order of the file.
 
     Raises:
         InputFileError: an offset points outside, or a text is not UTF-8.
@@ -307,7 +310,7 @@ def _report_damage(path: Path, why: str) -> InputFileError:
 
 
 def write_pairs(pairs: Sequence[tuple[str, str]]) -> bytes:
-    """Return the bytes of a file with these pairs. Equal pairs give equal bytes."""
+    """Return an onnxruntime flatbuffers table with these tensors and values. Equal content gives equal bytes."""
     import flatbuffers
 
     builder: Any = flatbuffers.Builder(64 * len(pairs) + 64)
@@ -350,7 +353,7 @@ def _pairs(content: bytes) -> Iterator[tuple[str, str]]:
 
 
 def _text(table: Any, slot: int) -> bytes:
-    """Return the text in a field; empty if the field is absent.
+    """Return the text in a field of a flatbuffers table; empty if the field is absent.
 
     Python slices end silently at the end of the content, so the stated length is compared with the real one.
     """

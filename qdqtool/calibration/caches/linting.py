@@ -189,7 +189,7 @@ def _scales(cache: Cache) -> Iterator[Finding]:
 
 
 def _among_each_other(cache: Cache) -> Iterator[Finding]:
-    """Yield findings from a comparison of all scales in the cache."""
+    """Yield findings from comparing the scales of one cache with each other."""
     usable = {tensor: entry for tensor, entry in cache.by_tensor().items() if entry.is_usable}
     if len(usable) < FEW:
         return
@@ -251,7 +251,7 @@ _LARGEST = frozenset({"max", "MinMaxCalibration"})
 
 
 def _methods(cache: Cache, table: CalibrationTable | None) -> dict[str, str]:
-    """Return the method behind each entry: that of the calibration it was written from, else the cache's calibrator."""
+    """Return the calibration method of each entry: from calibration.json beside the cache, else from the cache's header."""
     ranges = {entry.tensor: entry for entry in table.ranges} if table is not None else {}
     written = cache.header.algorithm if cache.header is not None else ""
     methods = {}
@@ -263,7 +263,7 @@ def _methods(cache: Cache, table: CalibrationTable | None) -> dict[str, str]:
 
 
 def _widen(bound: str, method: str) -> str:
-    """Return the fix of a range below the bound of its operator, which depends on the method that chose the range."""
+    """Return the fix for a range below the bound of its operator. It depends on the method that chose the range."""
     if method in _LARGEST:
         return f"set the range to {bound}, or add samples that reach it: this range is the largest value of the samples ({method})"
     chosen = (
@@ -297,7 +297,7 @@ def _find_bound_faults(cache: Cache, view: GraphView, methods: Mapping[str, str]
 
 
 def _beyond(cache: Cache, view: GraphView) -> Iterator[Finding]:
-    """Yield ranges of Relus and pools that exceed the range of their input. Skip this if the whole cache has another spelling."""
+    """Yield ranges of Relus and pools that exceed the range of their input, unless all scales are written in another way."""
     ranges = {name: entry.amax for name, entry in cache.by_tensor().items() if entry.is_usable}
     for tensor, reason, _ in _further(ranges, view) if impossible(cache, view) is None else ():
         yield _finding(
@@ -330,7 +330,7 @@ def _missing(cache: Cache, view: GraphView) -> Iterator[Finding]:
 
 
 def results_without(entries: Container[str], view: GraphView) -> list[str]:
-    """Return the results of weighted nodes without an entry, in graph order.
+    """Return the results of layers with weights for which the cache has no entry, in graph order.
 
     A BatchNormalization, Relu or Clip after one is part of its kernel, so that its result is that of the node.
     """
@@ -345,7 +345,7 @@ def results_without(entries: Container[str], view: GraphView) -> list[str]:
 
 
 def words_on_results(results: Sequence[str]) -> tuple[str, str]:
-    """Return a message about weighted nodes whose results have no entry, and the fix."""
+    """Return a message about results of layers for which the cache has no entry, and the fix."""
     have = (
         "result of a weighted node has no entry"
         if len(results) == 1
@@ -442,14 +442,14 @@ class Impossible:
 
     @property
     def what(self) -> str:
-        """One sentence about the ranges that are impossible for the model."""
+        """A sentence about the ranges in the cache that are impossible for the model."""
         more = len(self.reasons) - 2
         shown = "; ".join(self.reasons[:2]) + (f"; and {count_noun(more, 'more tensor')}" if more > 0 else "")
         return f"the scales are {self.spelling} instead of amax / 127: {shown}"
 
 
 def impossible(cache: Cache, view: GraphView) -> Impossible | None:
-    """Return evidence if the ranges of a cache are impossible as written, but possible in exactly one other spelling."""
+    """Return evidence that the scales of a cache are not amax / 127, if exactly one other meaning makes them possible."""
     scales = {name: entry.scale for name, entry in cache.by_tensor().items() if entry.is_usable}
     written = {name: scale * INT8_LEVELS for name, scale in scales.items()}
     contradictions = list(_contradictions(written, view))
@@ -481,7 +481,7 @@ def _contradictions(ranges: dict[str, float], view: GraphView) -> Iterator[tuple
 
 
 def _further(ranges: Mapping[str, float], view: GraphView) -> Iterator[tuple[str, str, float]]:
-    """Yield results whose range is wider than the range of their input, although the operator never increases magnitudes."""
+    """Yield results with a wider range than their input, although the operator never increases magnitudes."""
     for node in view.nodes:
         if node.op not in _SHRINKING or not node.outputs:
             continue

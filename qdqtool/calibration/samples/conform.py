@@ -311,7 +311,7 @@ def conform(raw: RawSample, inputs: tuple[TensorInfo, ...], preprocess: Preproce
 
 
 def single(inputs: tuple[TensorInfo, ...]) -> tuple[TensorInfo, ...]:
-    """Return the inputs as they are for one sample: with a batch of 1 if the model has a fixed batch size."""
+    """Return the inputs for a single sample: with a batch of 1 if the model has a fixed batch size."""
     if fixed_batch(inputs) is None:
         return inputs
     return tuple(replace(info, shape=(1, *info.shape[1:]) if info.shape else info.shape) for info in inputs)
@@ -328,7 +328,7 @@ def nonfinite(sample: Sample) -> dict[str, int]:
 
 
 def fixed_batch(inputs: tuple[TensorInfo, ...]) -> int | None:
-    """Return the fixed batch size that all inputs have; None if it is free, or if inputs differ."""
+    """Return the fixed batch size of all inputs; None if it is dynamic, or if inputs differ."""
     leading = {info.shape[0] for info in inputs if info.shape}
     size = leading.pop() if len(leading) == 1 else None
     return size if isinstance(size, int) else None

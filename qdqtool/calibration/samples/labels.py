@@ -123,7 +123,7 @@ def _from_folder(folder: Path) -> BoxLabels:
 
 
 def _rows(content: bytes, file: Path) -> Iterator[NDArray[np.float64]]:
-    """Yield the numbers of each row: the class, and the values of an object."""
+    """Yield the numbers of each line of a YOLO label file: the class, and the values of an object."""
     for number, line in enumerate(content.decode("utf-8", errors="replace").splitlines(), start=1):
         if not line.strip():
             continue
@@ -146,7 +146,7 @@ def _is_outline(row: NDArray[np.float64]) -> bool:
 
 
 def _may_hold_keypoints(row: NDArray[np.float64]) -> bool:
-    """Return True if x, y and a visibility of 0, 1 or 2 follow the box. An outline has such values only by chance."""
+    """Return True if values after a box can be keypoints: x, y and a visibility of 0, 1 or 2."""
     return (
         len(row) > _BOX and (len(row) - _BOX) % 3 == 0 and bool(np.isin(row[_BOX + 2 :: 3], (0, 1, 2)).all())
     )
@@ -227,7 +227,7 @@ def _from_coco(content: Mapping[str, Any], path: Path, *, uses_ids: bool) -> Box
 
 
 def _coco_points(item: Mapping[str, Any], size: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return keypoints (keypoints, 3), else the outline (corners, 2) as shares of the picture; (0, 0) if there is neither."""
+    """Return the keypoints of a COCO object (keypoints, 3), else its outline (corners, 2), else an empty array."""
     if item.get("keypoints"):
         shares: NDArray[np.float64] = np.array(item["keypoints"], np.float64).reshape(-1, _KEYPOINT) / [
             *size,

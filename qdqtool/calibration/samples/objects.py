@@ -129,7 +129,7 @@ def _stored_items(items: Iterable[Any], kind: str) -> SampleObjects:
 
 
 def _read_out(reader: Any) -> Iterator[Any]:
-    """Yield all remaining items of an onnxruntime CalibrationDataReader."""
+    """Yield all remaining samples of an onnxruntime CalibrationDataReader."""
     while (feed := reader.get_next()) is not None:
         yield feed
 
@@ -269,7 +269,7 @@ def _is_numbers(item: Sequence[Any]) -> bool:
 
 
 def _rows(feeds: Arrays, inputs: tuple[TensorInfo, ...]) -> Iterator[Arrays]:
-    """Yield the samples in one item. An array with the rank of the model's input is a batch: every row is a sample."""
+    """Yield the samples in an item of a data source. An array with the rank of the input is a batch of samples."""
     ranks = {info.name: len(info.shape or ()) for info in inputs}
     batched = {name for name, array in feeds.items() if array.ndim and array.ndim == ranks.get(name)}
     batched -= without_batch(inputs)
@@ -294,7 +294,7 @@ def _describe_item(item: object) -> str:
 
 
 def code(text: str) -> SampleObjects:
-    """Return the samples of the Python function that `text` names.
+    """Return the samples that the Python function named by `text` returns.
 
     Raises:
         UsageError: there is no such module or function.

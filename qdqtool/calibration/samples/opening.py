@@ -64,7 +64,7 @@ class SampleSpec:
 
     @property
     def place(self) -> str:
-        """Text without the slice."""
+        """The samples text without its slice."""
         return self._parts()[0]
 
     def select(self, count: int) -> range:
@@ -128,13 +128,13 @@ _MOST_INPUTS = 3
 
 
 def _variable(info: TensorInfo) -> str:
-    """Return a Python variable name for the samples of an input."""
+    """Return the name of a Python variable for the samples of an input, for a printed example."""
     name = re.sub(r"\W", "_", info.name, flags=re.ASCII)
     return name if name and not name[0].isdigit() else f"input_{name}"
 
 
 def _shape(info: TensorInfo) -> str:
-    """Return the shape of one sample without its batch axis."""
+    """Return the shape of one sample of an input, without the batch axis."""
     shape = info.shape or ()
     return "[" + ", ".join(map(str, shape[1:])) + "]"
 
@@ -447,7 +447,7 @@ def _join_samples(group: list[Sample], padding: int) -> Batch:
 
 @dataclass(frozen=True, slots=True)
 class SamplePart:
-    """Every `step`-th sample from number `first` on.
+    """Every `step`-th sample of a source, from number `first` on.
 
     The first and second half of a data set could differ, because data sets are often sorted.
 

@@ -112,13 +112,13 @@ _LIKELY_LENGTHS = {2: (1, 128), 3: (1, 128, 64), 4: (1, 3, 224, 224), 5: (1, 3, 
 
 
 def _likely(shape: tuple[int | str | None, ...]) -> tuple[int, ...]:
-    """Return a likely shape: one sample, and typical lengths for all other dynamic dimensions."""
+    """Return a likely shape of a random sample: typical lengths for dynamic dimensions, and a batch of one."""
     usual = _LIKELY_LENGTHS.get(len(shape), (1,) * len(shape))
     return tuple(dim if isinstance(dim, int) else length for dim, length in zip(shape, usual, strict=True))
 
 
 def _shape(info: TensorInfo, usual: tuple[int, ...] | None) -> tuple[int, ...]:
-    """Return the shape of one sample. Free dimensions get their lengths from `usual`."""
+    """Return the shape of one random sample. Dynamic dimensions get their lengths from `usual`."""
     if info.shape is None:
         return usual or (1,)
     if usual is not None and len(usual) == len(info.shape):
@@ -136,7 +136,7 @@ def _shape(info: TensorInfo, usual: tuple[int, ...] | None) -> tuple[int, ...]:
 
 
 def _lengths(inputs: tuple[tuple[TensorInfo, tuple[int, ...]], ...]) -> dict[str, int]:
-    """Return values for inputs that contain the lengths of other inputs; name, type and shape show such inputs."""
+    """Return values for inputs that hold the lengths of other inputs, recognized by name, type and shape."""
     longest = max(
         (
             length
@@ -157,7 +157,7 @@ def _lengths(inputs: tuple[tuple[TensorInfo, tuple[int, ...]], ...]) -> dict[str
 def _values(
     dtype: DType, shape: tuple[int, ...], generator: np.random.Generator, *, one_row: bool
 ) -> NDArray[Any]:
-    """Draw the values of one sample. With `one_row`, the first dimension is a fixed batch size: draw only one row."""
+    """Draw the values of one random sample. With `one_row`, the first dimension is a fixed batch size, and one row is drawn."""
     shape = (1, *shape[1:]) if one_row else shape
     if dtype.is_float or dtype is DType.UNKNOWN:
         return generator.standard_normal(shape, np.float32)

@@ -185,7 +185,7 @@ def _list_counts(counts: KernelCounts) -> Iterator[str]:
 
 
 def _is_float_model(result: Audit) -> bool:
-    """Return True if no node was requested in INT8 and none runs in INT8: then the engine is a float engine."""
+    """Return True if no node was requested in INT8 and none runs in INT8, so that it is a float engine."""
     return not any(
         verdict.requested or verdict.asked != "float" or verdict.precision is DType.INT8
         for verdict in result.verdicts
@@ -215,7 +215,7 @@ def _headline(result: Audit) -> str:
 
 
 def _repeated_findings(result: Audit) -> dict[str, Finding]:
-    """Return, by node, the findings that repeat the reason and the fix of the node's verdict."""
+    """Return the findings that repeat the reason and fix of a node's verdict, by node."""
     verdicts = (
         {}
         if _is_float_model(result)
@@ -250,7 +250,7 @@ def _fallbacks(result: Audit) -> Iterator[str]:
 
 
 def _list_first(subjects: Sequence[str]) -> str:
-    """Return the first names of a list, and the number of the others."""
+    """Return the first names of a list, and how many others there are."""
     more = f" and {len(subjects) - _SHOWN} more (--json names all)" if len(subjects) > _SHOWN else ""
     return ", ".join(subjects[:_SHOWN]) + more
 

@@ -365,7 +365,7 @@ def _name_engines(engines: list[Explored], files: Sequence[Path]) -> list[Explor
 
 
 def _differing(names: Sequence[str]) -> list[str]:
-    """Remove the words at the beginning and the end that all names share."""
+    """Return the names without the words at their beginning and end that all share."""
     words = [re.split(r"(?<=[^0-9A-Za-z])(?=[0-9A-Za-z])", name) for name in names]
     for end in (0, -1):
         while all(words) and len({own[end] for own in words}) == 1:

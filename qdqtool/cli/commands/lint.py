@@ -206,7 +206,7 @@ def _show(report: LintReport, model: Path) -> None:
 
 
 def _talk(notes: tuple[str, ...]) -> None:
-    """Print the notes about reading the model on standard error."""
+    """Print the notes that reading the model gave, on standard error."""
     from qdqtool.cli.screen import readable, stderr
 
     for note in notes:

@@ -96,7 +96,7 @@ def parse(
 
 
 class _LogSummary:
-    """Summary of all runs of a log.
+    """Summary of all runs of a log, for the exit code and the hints of `qdqtool parse`.
 
     Args:
         where: the log, for messages.
@@ -112,7 +112,7 @@ class _LogSummary:
         self.misread = False
 
     def all(self, runs: Iterable[_AnyRun]) -> Iterator[_AnyRun]:
-        """Yield the runs unchanged, and record if one failed or was misread.
+        """Yield the runs of a log unchanged, and record if one failed or was misread.
 
         Raises:
             InputFileError: no file has a line of a builder.
@@ -145,13 +145,13 @@ class _LogSummary:
 
 
 def _has_failed(run: LogRun | RunDigest) -> bool:
-    """Return True if a build failed. A program that normally prints its result, but did not, has crashed."""
+    """Return True if a build in the log failed, or if a program ended without its usual result."""
     return run.status == "failed" or bool(run.argv and run.status in ("built", "cut"))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Exports:
-    """Files to write in addition to the printed output."""
+    """Files that `qdqtool parse` writes in addition to the printed output."""
 
     events: Path | None
     tables: Path | None
@@ -197,7 +197,7 @@ class _Words:
 
     @property
     def kept(self) -> int | None:
-        """Number of entries of each list to keep in the summary of a run; None for the default."""
+        """Number of list entries to keep in the summary of a run; None for the default."""
         return sys.maxsize if self.every else None
 
     def print(self, digests: Iterable[RunDigest]) -> None:
@@ -236,7 +236,7 @@ def _as_json(source: TextSource, display: _Display, summary: _LogSummary) -> Non
 def _export_files(
     source: TextSource, display: _Display, exports: _Exports, summary: _LogSummary, words: _Words | None
 ) -> None:
-    """Write the requested files, and print the digest or the JSON."""
+    """Write the requested files of a log, and print its summary or its JSON."""
     from qdqtool.buildlog import open_runs
     from qdqtool.buildlog.log_run import SHOWN
     from qdqtool.core.buildlog import BuildLog
@@ -288,7 +288,7 @@ class _Display:
 
     @property
     def watch(self) -> Watch | None:
-        """Function that a log reader calls after each block; None if there is no status line."""
+        """Function for a log reader to call after each block; None if there is no status line."""
         return self._update if self._line is not None else None
 
     def aside(self, runs: Iterable[_Run]) -> Iterator[_Run]:

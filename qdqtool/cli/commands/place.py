@@ -99,7 +99,7 @@ def _becomes(decision: Decision) -> str:
 
 
 def _reasons(decisions: Iterable[Decision]) -> list[str]:
-    """Return the distinct reasons of decisions: requests for quantized inputs, vetoes for float node inputs."""
+    """Return the distinct reasons of decisions: requests for quantized inputs, vetoes for float inputs."""
     from qdqtool.core.placement import RequestOrVeto
 
     reasons = [

@@ -107,7 +107,7 @@ def quantize(
 
 
 def _methods(table: CalibrationTable) -> str:
-    """List the calibrators by the number of ranges that each one won, with the gain at the outputs."""
+    """List how many ranges each calibrator won, and the gain at the outputs."""
     gains: dict[str, float] = {}
     counts: dict[str, int] = {}
     for entry in table.ranges:

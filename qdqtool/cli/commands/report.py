@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Opened:
-    """A report, and its engine if the layers are known."""
+    """A report that was read, and its engine if the layers are known."""
 
     report: Report
     explored: Explored | None = None
@@ -110,7 +110,7 @@ def _show_journals(report: Report) -> None:
 
 
 def _under(opened: Opened, device: str) -> Report:
-    """Return the report with the roofline of a GPU, and with the limit that each layer reaches first.
+    """Return the report with the roofline of a GPU, and which limit each layer reaches first.
 
     Raises:
         UsageError: no such GPU, or the layers of the engine are not there.
@@ -132,7 +132,7 @@ def _under(opened: Opened, device: str) -> Report:
 
 
 def _difference(first: Opened, second: Opened) -> EngineDiff | None:
-    """Compare the second engine with the first; None if the layers of one of them are unknown."""
+    """Compare a second engine with the report's engine; None if the layers of one are unknown."""
     from qdqtool.engine.diff import compare
 
     if first.explored is None or second.explored is None:
@@ -167,7 +167,7 @@ def _open(run: Path, profile: Path | None, log: Path | None) -> Opened:
 
 
 def _alone(file: Path, times: Profile | None, log: Path | None) -> Opened:
-    """Make a report from layer information only: audit the engine, with its build log if there is one."""
+    """Make a report from layer information only, with the build log if there is one."""
     from qdqtool.auditing.context import stage
     from qdqtool.auditing.full_audit import examine
     from qdqtool.core.buildlog import BuildLog

@@ -132,7 +132,7 @@ def _activations(summary: Summary) -> str:
 
 
 def _float_copies(finding: Finding) -> str:
-    """Return the bytes of the float copies, and a setting that saves them, if there is one. The finding has the full text."""
+    """Return the bytes of float copies beside INT8 tensors in words, with a setting that saves them if there is one."""
     settings = " ".join(f"--set {shlex.quote(text)}" for text in settings_in(finding.fix))
     subject = finding.reason.partition(":")[0]
     way = f"; without: {settings}" if settings else ""
@@ -194,7 +194,7 @@ def _fixes_blocks(report: Report) -> Iterator[Block]:
 
 
 def _fallbacks(entries: Sequence[Fallback]) -> list[Entry]:
-    """Return one entry per reason, so that a problem in every block of a network appears once."""
+    """Return the float nodes, with one entry per reason."""
     return [
         (
             f"{list_names([f'{entry.node} ({entry.op})' for entry in group], _NAMED)} {group[0].precision}: {group[0].reason}",
@@ -206,7 +206,7 @@ def _fallbacks(entries: Sequence[Fallback]) -> list[Entry]:
 
 
 def _findings(findings: Sequence[Finding]) -> list[Entry]:
-    """Return one entry per reason, with the total cost of all subjects with this reason."""
+    """Return the findings, with one entry per reason and the total cost of all subjects."""
     return [_alike(group) for group in alike(findings, "severity", "code", "reason", "fix")]
 
 

@@ -58,7 +58,7 @@ def _row(node: Node, view: GraphView, pairs: Mapping[str | None, QdqPair]) -> di
 
 
 def _tensor(name: str, view: GraphView, pairs: Mapping[str | None, QdqPair]) -> tuple[str, list[Any]]:
-    """Return the tensor before its Q/DQ pair. Also return its name, shape, type and scale as plain values."""
+    """Return the name of the tensor before a Q/DQ pair, and its name, shape, type and scale as plain values."""
     source = behind_pairs(view, name)
     info = view.info(source)
     maker = view.producer(name)
