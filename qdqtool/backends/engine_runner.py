@@ -39,7 +39,7 @@ Arrays = Mapping[str, "NDArray[Any]"]
 
 
 def write(stream: IO[bytes], words: Mapping[str, Any], arrays: Arrays | None = None) -> None:
-    """Write one message, words and arrays, to the pipe between the runner and its process.
+    """Write one message of words and arrays to the pipe between the runner and its child process.
 
     Raises:
         OSError: the reader has ended.
@@ -55,7 +55,7 @@ def write(stream: IO[bytes], words: Mapping[str, Any], arrays: Arrays | None = N
 
 
 def read(stream: IO[bytes]) -> tuple[dict[str, Any], dict[str, NDArray[Any]]] | None:
-    """Read the next words and arrays; return None at the end of the stream, or if a frame is incomplete.
+    """Read the next message of words and arrays; None at the end of the stream, or if it is incomplete.
 
     Raises:
         ValueError: another process writes in between.
@@ -173,7 +173,7 @@ def _open(stream: IO[bytes] | None) -> IO[bytes]:
 
 
 def main() -> None:
-    """Load the engine named in the first frame, describe its inputs and outputs, then run it on each following frame."""
+    """Load an engine in the child process, describe its inputs and outputs, then run it for each request."""
     questions, answers = pipes()
     frame = read(questions)
     if frame is None:
@@ -189,7 +189,7 @@ def main() -> None:
 
 
 def serve(engine: EngineClock, questions: IO[bytes], answers: IO[bytes]) -> None:
-    """Answer every set of inputs with the outputs, until the input ends.
+    """Answer every set of inputs with the engine's outputs, until the stream ends.
 
     Raises:
         QdqError: the inputs do not fit, or the engine fails.

@@ -28,7 +28,7 @@ PRECISIONS = frozenset({"fp16", "bf16", "int8", "fp8", "int4", "best"})
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Flag:
-    """One flag: `--name` or `--name=value`."""
+    """One builder flag in trtexec's form: `--name` or `--name=value`."""
 
     name: str
     value: str | None = None
@@ -80,7 +80,7 @@ def split_flags(text: str) -> tuple[str, ...]:
 
 
 def plain_sizes(flag: Flag) -> Flag:
-    """Rewrite sizes so that every release of trtexec reads the same size: MiB without a unit.
+    """Rewrite sizes in flags as MiB without a unit, which every release of trtexec reads alike.
 
     trtexec 8.4 to 8.6 ignores the text after the number. Releases from 10 on read the last letter as the unit, so
     1024MiB is 1024 bytes (logs of 8.6.0, 10.14.1 and 10.16). A size that is not a whole number of MiB keeps one
@@ -113,7 +113,7 @@ def _plain_size(part: str) -> str:
 
 
 def bytes_of(text: str) -> int | None:
-    """Parse a size into bytes; None for other text. "1024" and "1024MiB" are MiB; B, KiB and GiB are also accepted."""
+    """Parse a size in a flag into bytes; None for other text. "1024" and "1024MiB" are MiB; B, KiB and GiB also work."""
     match = _SIZE.fullmatch(text.strip())
     if match is None:
         return None

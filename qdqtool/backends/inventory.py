@@ -86,7 +86,7 @@ INVENTORY = Artefact(kind="doctor", schema=1, type=Inventory)
 
 
 def take_inventory() -> Inventory:
-    """Check all packages, devices and builders. Anything that could crash is loaded in a separate process."""
+    """Check all packages, devices and builders. What could crash is loaded in a separate process."""
     here = gpus()
     items = [
         Item(
@@ -177,7 +177,7 @@ def _try_device(word: str) -> tuple[str, str] | None:
 
 
 def _onnxruntime() -> Item:
-    """Check onnxruntime. Its packages share one folder: if two are installed, the second has overwritten the first."""
+    """Check onnxruntime. If two of its packages are installed, the second has overwritten the first."""
     from qdqtool.runtime.session import onnxruntime_packages, release
 
     here = onnxruntime_packages()
@@ -218,7 +218,7 @@ def _gpu(here: tuple[Gpu, ...]) -> Item:
 
 
 def _builder(name: str, enables: str, *, here: tuple[Gpu, ...] | None) -> Item:
-    """Check a builder; if `here` is given, the builder needs one of these GPUs."""
+    """Check a builder of `qdqtool doctor`; if `here` is given, the builder needs one of these GPUs."""
     try:
         version = BUILDERS.load(name).version()
     except MissingPackage as error:

@@ -52,7 +52,7 @@ def format_shapes(shapes: Shapes) -> str:
 def profiles(
     inputs: tuple[TensorInfo, ...], low: Shapes, opt: Shapes, high: Shapes, sample_shapes: Shapes
 ) -> tuple[tuple[InputProfile, ...], tuple[str, ...]]:
-    """Return the profile of every dynamic input, and a note for each choice that the user left open.
+    """Return the optimization profile of every dynamic input, and a note for each shape that was assumed.
 
     A missing shape is taken from the given ones (the usual shape first). Without any, the samples decide.
 
@@ -91,7 +91,7 @@ _COLOURS = frozenset({1, 3, 4})
 def usual_shapes(
     inputs: tuple[TensorInfo, ...], lengths_of: Mapping[str, int] | None = None
 ) -> dict[str, Shape]:
-    """Propose a shape for every dynamic input of known rank. A symbol has the same length in all inputs.
+    """Propose a shape for every dynamic input of known rank. Equal symbols get equal lengths.
 
     The batch is 1: the leading dimension, and the middle one of a recurrent state. The free height and width of a picture
     (rank 4 with 1, 3 or 4 channels) are 224, every other dynamic dimension is 128. A symbol that is a sum of others, as the mask
@@ -123,7 +123,7 @@ def spell_shapes(shapes: Shapes) -> str:
 
 
 def batch_place(shape: Sequence[int | str]) -> int:
-    """Return the batch dimension: the first dimension, or the dynamic dimension of a state [layers, batch, channels]."""
+    """Return the position of the batch dimension: the first, or the dynamic one of a state [layers, batch, channels]."""
     match tuple(shape):
         case (int(layers), str(), int()) if layers > 1:
             return 1
@@ -147,7 +147,7 @@ def several_profiles(
     high: Sequence[str],
     usual: Shapes,
 ) -> tuple[tuple[InputProfile, ...], tuple[str, ...]]:
-    """Return one optimization profile per text: the first of each list is profile 0, the second is profile 1, and so on.
+    """Return one optimization profile per text: the first of each list is profile 0, the second profile 1, and so on.
 
     `usual` are the shapes of inputs that a spelling leaves out.
 

@@ -23,7 +23,7 @@ _LONGEST: Final = 300
 
 
 def write(model: Model, out: Path, *, step: str) -> None:
-    """Check a model that `step` made, and write it to `out`.
+    """Check a model that the step `step` made, and write it to the file `out`.
 
     Raises:
         Bug: the model is invalid, and the file that it was made from is not.
@@ -34,7 +34,7 @@ def write(model: Model, out: Path, *, step: str) -> None:
 
 
 def check_written(model: Model, *, step: str) -> Model:
-    """Return the model if it is valid, or if its source file was already invalid before the step `step`.
+    """Return the model if it is valid, or if its source file was already invalid.
 
     Valid means that types and shapes agree and onnxruntime opens the model.
 
@@ -60,7 +60,7 @@ def _check_without_weights(proto: Any) -> str | None:
 
 
 def _was_so(check: Callable[[Any], str | None], source: Path) -> bool:
-    """Return True if the source file of the model also fails this check, both unchanged and after `load`."""
+    """Return True if the source file of the model fails this check too."""
     if not source.is_file():
         return False
     try:

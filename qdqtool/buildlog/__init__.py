@@ -26,7 +26,7 @@ __all__ = [
 
 
 def read(source: Source, watch: Watch | None = None) -> BuildLog:
-    """Read a build log: all runs with everything that they report.
+    """Read a build log: all of its runs, with everything that they report.
 
     Args:
         source: a path, or a binary or text stream; compressed (xz, gzip, bzip2) and UTF-16 logs are recognised.
@@ -41,14 +41,14 @@ def read(source: Source, watch: Watch | None = None) -> BuildLog:
 
 
 def is_of_builder(run: LogRun | RunDigest) -> bool:
-    """Return whether a run contains a line of a builder, or a text of a program around it that has a cause."""
+    """Return True if a run has a line of a builder, or a known error of a program around it."""
     has_cause = run.failure is not None and bool(run.failure.cause)
     is_answered = run.answer is not None and bool(run.answer.why_not)
     return has_cause or is_answered or run.lines > run.blank + run.foreign + run.unread
 
 
 def not_of_builders(read_runs: Iterable[LogRun | RunDigest], where: str, fix: str) -> InputFileError:
-    """Return the error for a file in which no builder printed anything; `fix` is for a file that is not empty."""
+    """Return the error for a file without any line of a builder; `fix` is for a file that is not empty."""
     if all(run.lines == run.blank for run in read_runs):
         return no_text(where)
     return InputFileError("the text is not a TensorRT build log: no line matches", fix=fix, where=where)
@@ -64,7 +64,7 @@ def runs(source: TextSource, watch: Watch | None = None) -> Iterator[LogRun]:
 
 
 def open_runs(source: TextSource, watch: Watch | None = None) -> Iterator[Run]:
-    """Yield the runs of a log as collectors: call `digest`, `value`, or both on each.
+    """Yield the runs of a log unevaluated: call `digest`, `value` or both on each.
 
     Raises:
         InputFileError: the file cannot be opened or read.

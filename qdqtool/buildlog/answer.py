@@ -1,4 +1,4 @@
-"""The answer to a log: the success of the build, its precision, why not INT8, what to do, and what the log does not show."""
+"""The answer to a log: did the build succeed, in which precision, why not INT8, and what to do."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _IN_CODE = (
 
 
 def unsaid(run: RunDigest) -> tuple[str, ...]:
-    """Return sentences on the INT8 layers, the reasons and the fixes that a log without printed layers can show."""
+    """Return what a log without printed layers leaves unknown about INT8 layers."""
     return tuple(map(printable, _sentences(run)))
 
 
@@ -120,7 +120,7 @@ Decision = tuple[int, Cause]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunEvidence:
-    """Evidence for an answer, besides the header of a run.
+    """The facts about a run from which its answer is made.
 
     Attributes:
         nodes: compute nodes of a model with Q/DQ.
@@ -154,7 +154,7 @@ class RunEvidence:
 
 
 def answer(run: RunHeader, run_evidence: RunEvidence) -> Answer:
-    """Answer for one run: was the engine built, in which types, and why is it not INT8."""
+    """Answer about one run: was the engine built, in which types, and why is it not INT8."""
     if run.failure is not None:
         failure = run.failure
         node = f"node {failure.node}: " if failure.node and failure.meaning else ""
@@ -214,14 +214,14 @@ def answer(run: RunHeader, run_evidence: RunEvidence) -> Answer:
 
 
 def _decisions(evidence: RunEvidence) -> Iterator[tuple[str, str, tuple[int, ...]]]:
-    """Yield decisions about types that programs print, or make without the builder. Later lines do not change such decisions."""
+    """Yield decisions about types that a program around the builder reported."""
     for line, cause in evidence.decisions:
         if cause.effect == "float":
             yield cause.meaning, cause.fix, (line,)
 
 
 def _quantized(run: RunHeader, evidence: RunEvidence) -> str:
-    """Return the format that the build was to use, as far as the log shows it: "INT8", "FP8" ...; "" if it does not."""
+    """Return the low-bit format that the build was to use, such as "INT8"; "" if the log does not show it."""
     intended = Counter(node.asked for node in evidence.nodes if node.asked)
     if intended:
         return intended.most_common(1)[0][0].upper()
@@ -233,7 +233,7 @@ def _quantized(run: RunHeader, evidence: RunEvidence) -> str:
 
 
 def _beyond(run: RunHeader, evidence: RunEvidence, *, built: bool | None) -> Answer | None:
-    """Return an answer to another question (ranges, end of the log, times) if the log shows nothing about INT8."""
+    """Return the answer for a log that shows nothing about INT8: about ranges, its end, or times."""
     made_up = _find_invented_int8(run, evidence)
     if made_up:
         return Answer(
@@ -278,7 +278,7 @@ def _beyond(run: RunHeader, evidence: RunEvidence, *, built: bool | None) -> Ans
 
 
 def _explain_no_answer(run: RunHeader, evidence: RunEvidence, *, built: bool | None) -> Answer | None:
-    """Return the next step if the log has no answer: the log runs a finished engine, or the log has no end."""
+    """Return why the log has no answer and what to do: it runs a finished engine, or has no end."""
     loaded = _find_loaded_engine(run.options, run.argv)
     if loaded:
         return Answer(
@@ -324,12 +324,12 @@ def _explain_no_answer(run: RunHeader, evidence: RunEvidence, *, built: bool | N
 
 
 def _open_end(evidence: RunEvidence) -> str:
-    """Return what is unknown because the log has no end. Printed layers show the chosen types."""
+    """Return what is unknown because the log has no end."""
     return _UNFINISHED if evidence.layers or evidence.nodes else f"{_UNFINISHED} or which types were chosen"
 
 
 def _find_earlier_build(failure: Failure) -> bool | None:
-    """Return True if a built engine failed when it ran; False if the build failed; None if the failure shows neither."""
+    """Return True if an engine failed after its build, False if the build failed; None if unknown."""
     cause = by_name(failure.cause) if failure.cause else None
     if cause is not None and cause.area == "running":
         return True
@@ -339,7 +339,7 @@ def _find_earlier_build(failure: Failure) -> bool | None:
 
 
 def _goes_on(run: RunHeader) -> bool:
-    """Return True if the program gives the parts of the model that TensorRT refuses to another provider."""
+    """Return True if the program gives what TensorRT refuses to another provider."""
     cause = by_name(run.failure.cause) if run.failure and run.failure.cause else None
     named = run.front_end == "onnxruntime" or (
         run.failure is not None and ":onnxruntime:" in run.failure.text
@@ -348,12 +348,12 @@ def _goes_on(run: RunHeader) -> bool:
 
 
 def _loads(run: RunHeader) -> bool:
-    """Return True if the run failed because of an engine that it loaded, and not because of a build."""
+    """Return True if a run failed because of an engine that it loaded."""
     return any((cause := cause_of(record.text)) and cause.area == "engine" for record in run.errors)
 
 
 def _was_built(run: RunHeader, evidence: RunEvidence) -> bool | None:
-    """Return whether an engine was built, None if unknown. A passed trtexec run has built an engine, unless it loaded one."""
+    """Return True if an engine was built, False if not; None if unknown."""
     if evidence.generated or run.status == "built":
         return True
     if run.status == "failed":
@@ -382,7 +382,7 @@ def sentence(answer: Answer) -> str:
 
 
 def _label(answer: Answer) -> str:
-    """Return the words before the reason; they name the subject of the reason."""
+    """Return the words before the reason in an answer, which name its subject."""
     if answer.failed:
         return "failed: "
     return f"why not {answer.quantized}: " if answer.quantized else _LABELS.get(answer.about, "")
@@ -418,7 +418,7 @@ def types_allowed(options: Mapping[str, Mapping[str, str]], argv: Sequence[str])
 
 
 def _reasons(run: RunHeader, evidence: RunEvidence) -> Iterable[tuple[str, str, tuple[int, ...]]]:
-    """Yield reasons why layers are not INT8, with the fix and the evidence lines. Callers use the first reason."""
+    """Yield reasons why layers are not INT8, the most important first, with the fix and the log lines."""
     for line, cause in evidence.left_out:
         # Short memory is no reason for a type, but all that a log without an end may show.
         if not evidence.nodes and not evidence.layers and (cause.area != "memory" or run.status == "cut"):
@@ -484,7 +484,7 @@ def _reasons(run: RunHeader, evidence: RunEvidence) -> Iterable[tuple[str, str, 
 
 
 def _not_requested(run: RunHeader, evidence: RunEvidence) -> tuple[str, str] | None:
-    """Return that the build options do not allow INT8, with the fix. None if they allow it, are unknown, or there is Q/DQ."""
+    """Return that the build options did not request INT8, with the fix; else None."""
     allowed = types_allowed(run.options, run.argv)
     if not allowed or _LOW.intersection(allowed.split("+")) or evidence.has_qdq or evidence.nodes:
         return None
@@ -503,7 +503,7 @@ def _not_requested(run: RunHeader, evidence: RunEvidence) -> tuple[str, str] | N
 
 
 def _has_int8(capability: str) -> bool:
-    """Return whether GPUs of a compute capability ("5.3") have fast INT8: from 6.1 on, except Jetson TX2; True if unknown."""
+    """Return True if GPUs of a compute capability ("5.3") have fast INT8, or if it is unknown."""
     numbers = re.fullmatch(r"(\d+)\.(\d+)", capability.strip())
     return numbers is None or (6, 2) != (int(numbers[1]), int(numbers[2])) >= (6, 1)
 
@@ -512,7 +512,7 @@ _MADE_UP = "neither a calibrator nor a table gives ranges, so trtexec invents th
 
 
 def _find_invented_int8(run: RunHeader, evidence: RunEvidence) -> tuple[int, ...]:
-    """Return the lines which show that trtexec builds INT8 without a calibration table and without Q/DQ."""
+    """Return the log lines which show that trtexec built INT8 without calibration and without Q/DQ."""
     if (
         run.front_end != "trtexec"
         or evidence.has_qdq

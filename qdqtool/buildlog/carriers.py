@@ -168,7 +168,7 @@ class _CarriedLine:
 
 @dataclass(frozen=True, slots=True)
 class _CarrierForm:
-    """One form of carrier: the pattern of its prefixes, the meaning of its groups (times, severities), and its text for display."""
+    """One form of what another program prints before builder messages: its pattern and its groups."""
 
     pattern: re.Pattern[str]
     says: tuple[str, ...]
@@ -177,7 +177,7 @@ class _CarrierForm:
 
 
 class Carrier:
-    """The carrier of the lines of one log. It learns more from each block that contains unknown prefixes.
+    """The text that other programs print around the lines of one log. It learns new prefixes block by block.
 
     Attributes:
         shown: its layers in words, outermost first: `<time> [<severity>:onnxruntime] <message>`; "" if there are none.
@@ -204,11 +204,11 @@ class Carrier:
         return next((name for sign, name in _FRONT_ENDS if sign in words), "")
 
     def unfolded(self, pieces: Iterator[bytes]) -> Iterator[bytes]:
-        """Yield the text of a log, the oldest line first; the records of a JSON document become lines."""
+        """Yield the text of a log, the oldest line first. Records of a JSON document become lines."""
         return self._order.oldest_first(self._document.lines(pieces))
 
     def decode(self, block: LogBlock) -> Iterator[tuple[str, LogBlock]]:
-        """Yield the lines of a block without the carrier, for each process: the process name and its lines."""
+        """Yield the builder's lines of a block by process, without what other programs print around them."""
         if self._strange(block):
             self._learn_from(block)
         if not self._layers:
@@ -231,7 +231,7 @@ class Carrier:
             yield name, _block(own)
 
     def _strange(self, block: LogBlock) -> bool:
-        """Return True if some lines contain known builder patterns after a prefix that is not removed yet."""
+        """Return True if builder messages follow a prefix that is not recognized yet."""
         self._blocks += 1
         first = self._blocks == 1
         texts = [text for text in _texts(block.data if first else block.data[:_BEGINNING]) if text]
@@ -249,7 +249,7 @@ class Carrier:
         return hidden > 0 and 40 * hidden > plain
 
     def _learn_from(self, block: LogBlock) -> bool:
-        """Find the carrier layers of this block; return True if the log has any so far."""
+        """Find the prefixes that other programs print in this block; return True if the log has any."""
         texts = [text for text in _texts(block.data) if text.strip()]
         beginning = texts[:SAMPLE]
         texts = texts[:: len(texts) // SAMPLE + 1]
@@ -312,7 +312,7 @@ def _match_rank(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:
 def _decode_layers(
     layers: Sequence[Callable[[_CarriedLine], bool]], lines: list[_CarriedLine]
 ) -> list[_CarriedLine]:
-    """Return the lines without these layers; one message with several lines (JSON) becomes several lines."""
+    """Return the lines without the prefixes of these programs. A JSON message may become several lines."""
     for take in layers:
         out: list[_CarriedLine] = []
         for line in lines:
@@ -329,7 +329,7 @@ def _decode_layers(
 
 
 def _block(lines: list[_CarriedLine]) -> LogBlock:
-    """Return the lines with prefixes that the reader knows."""
+    """Return the lines of a block without prefixes that are known already."""
     texts = []
     for line in lines:
         text = line.text
@@ -373,7 +373,7 @@ def _prefix_of(text: str) -> str | None:
 
 
 def _count_understood(texts: Iterable[str]) -> int:
-    """Count the lines with a builder's pattern, at their beginning or after a prefix."""
+    """Count the lines that contain a builder message, at their beginning or after a prefix."""
     return sum(_prefix_of(text) is not None for text in texts)
 
 
@@ -391,7 +391,7 @@ def _reads(message: str) -> bool:
 
 
 def _is_no_error(message: str) -> bool:
-    """Return True if a message is known, and builders never print it after an error code."""
+    """Return True if builders print this message, but never after an error code."""
     parsed = grammar().read(message)
     return parsed is not None and parsed[0] not in _ERRORS | _VAGUE
 
@@ -407,7 +407,7 @@ def _strip_quotes(message: str, prefix: str) -> str:
 
 
 def _prefix_layer(lines: list[_CarriedLine]) -> tuple[Callable[[_CarriedLine], bool], str] | None:
-    """Return the forms of the prefixes before patterns; None if the lines have no prefix to remove."""
+    """Return the forms of the prefixes of another program in these lines; None if there are none."""
     prefixes = [_prefix_of(line.text) for line in lines]
     carried = [prefix for prefix in prefixes if prefix and _outer(prefix)]
     plain = sum(1 for prefix in prefixes if prefix == "")
@@ -451,14 +451,14 @@ def _stamp_and_severity(kinds: tuple[str, ...], values: tuple[str, ...]) -> tupl
 
 
 def _before_own(lines: list[_CarriedLine], prefixes: Sequence[str | None]) -> Iterator[str]:
-    """Yield the prefixes that are followed by the builder's own prefix."""
+    """Yield the prefixes of other programs that stand before the builder's own prefix."""
     for line, prefix in zip(lines, prefixes, strict=True):
         if prefix and (native(line.text, len(prefix)) or native(prefix, len(_outer(prefix)))):
             yield prefix
 
 
 def _forms(prefixes: list[str], lines: int, own: AbstractSet[str]) -> list[_CarrierForm]:
-    """Return the forms of `prefixes`, which were found in `lines` lines, the most frequent form first.
+    """Return the forms of `prefixes` in `lines` lines, the most frequent first.
 
     A form without time and severity must be before most lines, or always before the builder's own prefix (`own`). If
     a message has several lines, launchers print the form only once.
@@ -481,7 +481,7 @@ def _forms(prefixes: list[str], lines: int, own: AbstractSet[str]) -> list[_Carr
 
 
 def _outer(prefix: str) -> str:
-    """Return a prefix without an error code and without the builder's own prefix at its end, which the reader removes."""
+    """Return a prefix without an error code and without the builder's own prefix at its end."""
     prefix = _CODE.sub("", prefix)
     for at in range(len(prefix)):
         own = native(prefix, at)
@@ -491,7 +491,7 @@ def _outer(prefix: str) -> str:
 
 
 def _same_words(key: tuple[str, ...], members: list[list[re.Match[str]]]) -> bool:
-    """Return True if all lines have the same words in this form, so that the form is not a piece of a message."""
+    """Return True if all lines have the same words at a place of this form, so that it is no part of a message."""
     return all(
         len({tokens[at][0] for tokens in members}) == 1 for at, part in enumerate(key) if part == "word"
     )
@@ -532,7 +532,7 @@ def _form(key: tuple[str, ...], members: list[list[re.Match[str]]]) -> _CarrierF
 
 
 def _bears(text: str) -> bool:
-    """Return whether a text is a line of a builder, after any prefix."""
+    """Return True if a text contains a builder message, after any prefix."""
     return _prefix_of(text) is not None
 
 
@@ -589,7 +589,7 @@ def _table_layer(texts: list[str]) -> tuple[Callable[[_CarriedLine], bool], str]
 
 
 class _TableLayer:
-    """Removes the cells around a message; remembers a cell that continues in the next line."""
+    """Removes the cells around a builder message in a table. A cell may continue in the next line."""
 
     def __init__(self, sheet: Sheet) -> None:
         self._sheet = sheet
@@ -630,7 +630,7 @@ _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct",
 
 
 def stamp_of(text: str) -> str:
-    """Convert a time in any usual format to the builder's format, or to "" if it is in none of them."""
+    """Convert a time in any usual format to the builder's format; "" for other texts."""
     for form in _DATED:
         match = form.match(text)
         if match:

@@ -1,4 +1,4 @@
-"""Derives verdicts on the compute nodes from the ledger: their precision, and why some differ from the request."""
+"""Finds the precision of each compute node from the Q/DQ history in a log, and why it differs from the request."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Precisions:
                     self._layers[part] = layer
 
     def all(self) -> tuple[ComputeNode, ...]:
-        """Return a verdict for every compute node of the model, in its order."""
+        """Return a verdict on every compute node of the model, in graph order."""
         return tuple(self._judge(node) for node in self._graph.nodes if node.op in PRODUCTS)
 
     def _judge(self, node: LoggedNode) -> ComputeNode:
@@ -66,16 +66,16 @@ class Precisions:
         return [maker if maker is not None and maker.op == DEQUANTIZE else None for maker in makers]
 
     def _fused_type(self, node: LoggedNode) -> DType:
-        """Return the quantized type of the Q/DQ pairs before a node. Logs older than FP8 print no types and mean INT8."""
+        """Return the type of the Q/DQ that was fused into a node. Logs older than FP8 mean INT8."""
         held = [self._stored_type(maker) for maker in self._dequantizers(node) if maker is not None]
         return next((dtype for dtype in held if dtype.is_quantized), DType.INT8)
 
     def _stored_type(self, dequantizer: LoggedNode) -> DType:
-        """Return the type that a DQ reads. If the log shows neither this type nor the inputs of the DQ, return INT8."""
+        """Return the type that a DQ reads; INT8 if the log does not show it."""
         return self._graph.types.get(next(iter(dequantizer.inputs), ""), DType.INT8)
 
     def _requested_format(self, node: LoggedNode) -> str:
-        """Return the format that the Q/DQ pairs before a node request; "" if the log does not show the node's inputs."""
+        """Return the format that the Q/DQ before a node requests; "" if the log does not show it."""
         requests: dict[bool, set[str]] = {True: set(), False: set()}
         for maker in self._dequantizers(node):
             is_weight = maker is not None and bool(self._graph.is_weight(maker.name))
@@ -132,7 +132,7 @@ _CORES = frozenset({"correlation", "gemm", "deconv", "CaskConvolution", "CaskGem
 def layer_verdicts(
     layers: Iterable[LoggedLayer], refused: Mapping[str, tuple[str, int]], names: LoggedNames
 ) -> tuple[ComputeNode, ...]:
-    """Return a verdict for every compute layer of an engine whose model has no Q and DQ nodes.
+    """Return a verdict on every compute layer of an engine from a model without Q/DQ.
 
     Args:
         layers: the engine's layers.
@@ -166,7 +166,7 @@ def layer_verdicts(
 
 
 def _by_layer(layer: LoggedLayer) -> tuple[str, str]:
-    """Return the verdict on a node from the tensors of its kernel."""
+    """Return the verdict on a compute node from the tensors of its engine layer."""
     precision, reason = _by_type(layer, judge_layer(layer.value).precision)
     return precision, reason.replace("its kernel", f"its kernel {layer.name}", 1)
 
@@ -184,7 +184,7 @@ def _by_type(layer: LoggedLayer, precision: DType) -> tuple[str, str]:
 
 
 def _contradiction(precision: str, layer: LoggedLayer | None) -> str:
-    """Describe the contradiction between the layer's tensors and the ledger; "" if they agree or are not printed."""
+    """Describe how the layer's tensors contradict the Q/DQ history; "" if they agree or are not printed."""
     if layer is None:
         return ""
     reads, writes = types(layer.inputs), types(layer.outputs)

@@ -25,7 +25,7 @@ _Key = tuple[EventKind, str, tuple[str, ...], str]
 
 
 def compare(first: LogRun, second: LogRun) -> LogDiff:
-    """Compare two builds by their logs."""
+    """Compare two builds of one model by their logs."""
     ours, theirs = _decisions(first), _decisions(second)
     return LogDiff(
         versions=(_version(first), _version(second)),
@@ -55,7 +55,7 @@ def _key(event: OptimizerEvent) -> _Key:
 
 
 def _missing(here: list[OptimizerEvent], there: list[OptimizerEvent]) -> tuple[OptimizerEvent, ...]:
-    """Return the decisions that occur more often in `here` than in `there`, in order."""
+    """Return the builder decisions that occur more often in the log `here` than in `there`, in order."""
     left = Counter(_key(event) for event in there)
     missing = []
     for event in here:
@@ -113,7 +113,7 @@ def _times(first: LogRun, second: LogRun) -> tuple[TimeChange, ...]:
 
 
 def _collect_times(run: LogRun) -> dict[str, float]:
-    """Return everything a run timed: name with its unit -> value."""
+    """Return all times in a run's log, by name with unit."""
     times: dict[str, float] = {}
     if run.performance is not None:
         if run.performance.throughput_qps is not None:

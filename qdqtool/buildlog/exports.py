@@ -1,4 +1,4 @@
-"""Exports of log collectors: builder messages in JSON values or CSV cells, and logs that begin with the newest line."""
+"""Exports of log collectors: builder messages in JSON values or table cells, and logs with the newest line first."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def json_of(text: str) -> dict[str, object] | None:
 
 
 def records_of(value: object, depth: int = 0) -> Iterator[Record]:
-    """Yield the records of a JSON value, outer ones first."""
+    """Yield the records in a JSON value that may hold log messages, outer ones first."""
     if depth == _DEEPEST or not isinstance(value, (dict, list)):
         return
     pairs = value.items() if isinstance(value, dict) else ((str(at), item) for at, item in enumerate(value))
@@ -75,7 +75,7 @@ def records_of(value: object, depth: int = 0) -> Iterator[Record]:
 
 
 def message_member(values: Iterator[object], bears: Callable[[str], bool]) -> str:
-    """Return the name of the member that holds the message in most records; "" if there is none."""
+    """Return the name of the JSON member that holds the log message in most records; "" if there is none."""
     counts: Counter[str] = Counter()
     for value in values:
         for record in records_of(value):
@@ -84,7 +84,7 @@ def message_member(values: Iterator[object], bears: Callable[[str], bool]) -> st
 
 
 def _bears(text: str, bears: Callable[[str], bool]) -> bool:
-    """Return True if a text is a builder message, or JSON that contains a builder message."""
+    """Return True if a text is a builder message, or JSON that contains one."""
     value = json_of(text)
     if value is not None:
         return any(_bears(inner, bears) for record in records_of(value) for inner in record.values())
@@ -93,7 +93,7 @@ def _bears(text: str, bears: Callable[[str], bool]) -> bool:
 
 @dataclass(slots=True)
 class _Open:
-    """An object or array that has not ended: the name of its next member, its known members, and their line numbers."""
+    """A JSON object or array that has not ended yet: its members so far and their line numbers."""
 
     is_object: bool
     name: str = ""
@@ -104,7 +104,7 @@ class _Open:
 
 
 class Document:
-    """Converts the records of a JSON document to lines of JSON, in constant memory.
+    """Converts a JSON document of log records to one line of JSON per record, in constant memory.
 
     A record has the line number at which its message begins in the document. Of a document without line ends, lines
     are its records in order.
@@ -121,7 +121,7 @@ class Document:
         self.member = ""
 
     def lines(self, pieces: Iterator[bytes]) -> Iterator[bytes]:
-        """Yield the records of a document as lines. A text that is not such a document is returned unchanged."""
+        """Yield the log records of a JSON document as lines. Other text is returned unchanged."""
         begin, ended = next(pieces, b""), False
         if not _BEGINS.match(begin):
             yield from _chain_pieces(begin, pieces)
@@ -163,7 +163,7 @@ def _chain_pieces(first: bytes, pieces: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def _records(pieces: Iterator[bytes], message: str = "") -> Iterator[tuple[dict[str, int], Record]]:
-    """Yield each record of a document when it ends, with the line number of each member, counted from 0.
+    """Yield each record of a JSON document when it ends, with the line numbers of its members.
 
     Of records with very much text, the member `message` is kept, and not all of the others.
     """
@@ -208,7 +208,7 @@ def _text(token: str) -> str:
 
 
 def _tokens(pieces: Iterator[bytes]) -> Iterator[str]:
-    """Yield texts, numbers, marks and line ends. A text that is too long is skipped."""
+    """Yield the texts, numbers, marks and line ends of a JSON text; too long texts are skipped."""
     left = ""
     decode = codecs.getincrementaldecoder("utf-8")("surrogateescape").decode
     for piece in pieces:
@@ -256,33 +256,33 @@ class Sheet:
     column: int
 
     def cells(self, line: str) -> list[str] | None:
-        """Return the cells of a row; None if the line is not a row, or if the row continues in the next line."""
+        """Return the cells of a table row; None if the line is not a complete row."""
         cells = _cells(line, self.delimiter, doubled=self.doubled)
         return cells if cells is not None and len(cells) == self.columns else None
 
     def begun(self, line: str) -> list[str] | None:
-        """Return the cells of a row up to a message that continues in the next line; None for other lines."""
+        """Return the cells of a row up to a message that continues on the next line; else None."""
         cells = _cells(line + '"', self.delimiter, doubled=self.doubled)
         return cells if cells is not None and len(cells) == self.column + 1 else None
 
     def ended(self, line: str) -> str | None:
-        """Return the last line of a message that has several lines; None if the message continues."""
+        """Return the last line of a message of several lines in a table; None if it continues."""
         cells = _cells('"' + line, self.delimiter, doubled=self.doubled)
         return cells[0] if cells is not None and len(cells) == self.columns - self.column else None
 
     def bare(self, line: str) -> str:
-        """Return the text of a line that is inside a message of several lines."""
+        """Return the text of a table line inside a message of several lines."""
         return line.replace('""', '"') if self.doubled else line.replace('\\"', '"')
 
     def shown(self) -> str:
-        """Return a row of the table as text."""
+        """Return a table row as text."""
         words = ["..."] * self.columns
         words[self.column] = '"<message>"'
         return self.delimiter.join(words)
 
 
 def sheet_of(lines: Sequence[str], bears: Callable[[str], bool]) -> tuple[Sheet, list[list[str]]] | None:
-    """Find the table format of consecutive lines, and their rows; None if the lines are not a table.
+    """Find the table format of consecutive log lines, and their rows; None if they are not a table.
 
     One of its columns must hold texts that `bears` knows.
     """
@@ -309,7 +309,7 @@ def _are_quoted(lines: Sequence[str]) -> bool:
 
 
 def _rows(lines: Sequence[str], delimiter: str, *, doubled: bool) -> list[list[str]]:
-    """Return the rows with the most common width; empty if too few rows match. A row is one line, or a text over several lines."""
+    """Return the table rows with the most common width; empty if too few lines match."""
     rows = [_cells(line, delimiter, doubled=doubled) for line in lines]
     whole = _alike([cells for cells in rows if cells is not None], len(lines))
     return whole or _alike(_join_rows(lines, delimiter, doubled=doubled), 1)
@@ -323,7 +323,7 @@ def _alike(rows: list[list[str]], least: int) -> list[list[str]]:
 
 
 def _join_rows(lines: Sequence[str], delimiter: str, *, doubled: bool) -> list[list[str]]:
-    """Return rows whose cells may have several lines; empty if the lines are not such a table."""
+    """Return table rows whose cells may have several lines; empty if the lines are not a table."""
     escape = None if doubled else "\\"
     rows: list[list[str]] = []
     reader = csv.reader(
@@ -342,12 +342,12 @@ def _join_rows(lines: Sequence[str], delimiter: str, *, doubled: bool) -> list[l
 
 
 def is_header(cells: Sequence[str]) -> bool:
-    """Return whether the cells of a row are names of columns."""
+    """Return True if the cells of a table row are names of columns."""
     return all(_NAME.fullmatch(cell) for cell in cells)
 
 
 def _cells(line: str, delimiter: str, *, doubled: bool) -> list[str] | None:
-    """Split a line into cells; None if the quotes in the line are not those of a table."""
+    """Split a line of a table into cells; None if its quotes do not match."""
     if len(line) > _WIDEST:
         return None
     escape = None if doubled else "\\"
@@ -387,7 +387,7 @@ _TIME = re.compile(
 
 
 class Order:
-    """Order of the lines of a log: whether it begins with the newest.
+    """Detects whether a log begins with its newest line.
 
     Attributes:
         newest_first: known when its lines are read.
@@ -399,7 +399,7 @@ class Order:
         self._lines = self._falling = 0
 
     def oldest_first(self, pieces: Iterator[bytes]) -> Iterator[bytes]:
-        """Yield the lines of a log in order of time, the oldest first.
+        """Yield the lines of a log, the oldest first.
 
         Raises:
             InputFileError: the newest comes first, and the text is larger than 256 MiB.
@@ -429,7 +429,7 @@ class Order:
         yield from _reverse_lines(held)
 
     def _shows_order(self, lines: list[bytes]) -> bool:
-        """Return True if the lines so far show their order; `_falling` counts times that are older than the time before."""
+        """Return True if the times of the lines so far show whether the newest line is first."""
         for line in lines:
             now = _times(line)
             for form, time in now.items():
@@ -446,7 +446,7 @@ class Order:
 
 
 def _reverse_lines(text: bytearray) -> Iterator[bytes]:
-    """Yield the lines of a text in reverse order, after the names of the columns.
+    """Yield the lines of a text in reverse order; the names of columns stay first.
 
     Cuts one piece at a time, because each byte may be a line.
     """
@@ -461,7 +461,7 @@ def _reverse_lines(text: bytearray) -> Iterator[bytes]:
 
 
 def _times(line: bytes) -> dict[int, bytes]:
-    """Return the first time of each format in a line, in a form that can be sorted."""
+    """Return the first time of each format in a log line, in a sortable form."""
     times: dict[int, bytes] = {}
     for match in _TIME.finditer(line[:_SEARCHED]):
         year, month, day, clock, month2, day2, year2, clock2, since_1970 = match.groups()

@@ -97,7 +97,7 @@ class Grammar:
         return self._read_rare(body)
 
     def _read_rare(self, body: str) -> tuple[str, Fields] | None:
-        """Read a rare message: its first and last bytes select no bucket."""
+        """Read a message whose first and last bytes select no pattern."""
         for anchor, pattern in self._inner:
             if anchor in body:
                 fields = pattern.read(body)
@@ -118,11 +118,11 @@ class Grammar:
         return None
 
     def named(self, name: str, fields: Fields) -> tuple[str, ...]:
-        """Return the tensors, layers and nodes that a message names."""
+        """Return the tensors, layers and nodes that a log message names."""
         return tuple(str(fields[at]) for at in self._naming.get(name, ()) if at < len(fields))
 
     def is_foreign(self, body: str) -> bool:
-        """Return True if a line without a fitting pattern looks like a line of another program."""
+        """Return True if a line without a pattern looks like a line of another program."""
         return self._any_foreign.fullmatch(body) is not None
 
     @cached_property
@@ -177,7 +177,7 @@ _NAMES = frozenset({"tensor", "layer", "node", "region", "what"})
 
 
 def _without_names(form: str) -> str:
-    """Remove named groups from an expression, so that it can be combined with others."""
+    """Remove named groups from a regular expression, so that it can be combined with others."""
     return re.sub(r"\(\?P<\w+>", "(?:", form)
 
 
@@ -250,7 +250,7 @@ TUNED = frozenset({"tactic", "tactic-named", "myelin-row"})
 
 
 class Arrays:
-    """Hash table of the message patterns of a grammar, as arrays.
+    """Hash table of message patterns as NumPy arrays, to match many lines at once.
 
     Attributes:
         heads, short_heads, endings: find a bucket by the first bytes of a message, or its last.
@@ -287,7 +287,7 @@ def arrays_of(grammar: Grammar) -> Arrays:
 
 
 class Keys:
-    """Maps bytes of a message to a bucket, for many messages in one step."""
+    """Maps bytes of log messages to groups of patterns, for many messages in one step."""
 
     def __init__(self, places: Mapping[str, int], size: int) -> None:
         keys = sorted((word(key), place) for key, place in places.items())
@@ -304,7 +304,7 @@ class Keys:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Parts:
-    """Eight bytes from the head of each bucket; masks ignore the bytes that a shorter head does not have."""
+    """Eight bytes of the fixed beginning of each pattern, with masks for shorter ones."""
 
     keys: Words
     masks: Words
@@ -319,7 +319,7 @@ def _parts(heads: list[str], step: int) -> Parts:
 
 
 def _common_head(bucket: list[MessagePattern]) -> str:
-    """Return the common beginning of all patterns of a bucket."""
+    """Return the text with which all patterns of a group begin."""
     common = bucket[0].head
     while not all(pattern.head.startswith(common) for pattern in bucket):
         common = common[:-1]
@@ -328,7 +328,7 @@ def _common_head(bucket: list[MessagePattern]) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rank:
-    """The n-th light pattern of each bucket that has at least n light patterns.
+    """The n-th pattern of each group whose lines need no parsing.
 
     Attributes:
         any: whether the bucket has one.
@@ -348,7 +348,7 @@ class Rank:
 
 
 def _ranks(grammar: Grammar) -> tuple[Rank, ...]:
-    """Return the first light pattern of every bucket, then the second, and so on."""
+    """Return the first pattern of every group that needs no parsing, then the second, and so on."""
     light = [[s for s in bucket if s.light != "no" and s.head] for bucket in grammar.buckets]
     return tuple(
         _rank([bucket[depth] if len(bucket) > depth else None for bucket in light])
@@ -370,7 +370,7 @@ def _rank(patterns: list[MessagePattern | None]) -> Rank:
 
 
 def follows(words: Words, begin: Ints, suffix: Parts, code: Codes) -> Flags:
-    """Return, for each line, whether the required bytes follow its tactic id; True if no bytes are required."""
+    """Return for each log line whether the text that a pattern requires follows its tactic id."""
     keys, masks = suffix.keys[code], suffix.masks[code]
     matched: Flags = masks == 0
     for size in _ID_SIZES:
@@ -382,13 +382,13 @@ def follows(words: Words, begin: Ints, suffix: Parts, code: Codes) -> Flags:
 
 
 def word(head: bytes | str) -> np.uint64:
-    """Return up to eight bytes as a number in memory order."""
+    """Return up to eight bytes as a number in memory order, for comparison."""
     raw = head.encode() if isinstance(head, str) else head
     return np.uint64(int.from_bytes(raw[:KEY], "little"))
 
 
 def mask(size: int) -> np.uint64:
-    """Return the mask of the first `size` bytes of a word."""
+    """Return the mask of the first `size` bytes of an eight-byte number."""
     return np.uint64((1 << 8 * size) - 1)
 
 

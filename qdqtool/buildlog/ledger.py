@@ -1,4 +1,4 @@
-"""The ledger: the fate of every Q and DQ node, step by step, from the optimizer's messages.
+"""The ledger: what became of every Q and DQ node, step by step, from the optimizer's messages.
 
 Each event adds a step to the rows it names, and most steps settle a row's end:
 
@@ -32,7 +32,7 @@ _WEIGHT_FOLDED = "became part of a weight, quantized at build time"
 
 
 class Row:
-    """One Q or DQ node while the ledger is written; `LedgerRow` is the finished row."""
+    """The history of one Q or DQ node while a log is read; `LedgerRow` is the finished history."""
 
     __slots__ = ("clone_of", "end", "into", "kind", "node", "steps")
 
@@ -46,11 +46,11 @@ class Row:
 
     @property
     def lines(self) -> list[int]:
-        """Lines of all steps of the node, each once, in order."""
+        """Log lines of all steps of a Q or DQ node, each once, in order."""
         return sorted({line for line, _ in self.steps})
 
     def take(self, line: int, step: str, end: End, into: str) -> None:
-        """Record a step that decides the fate of the node."""
+        """Record a step that decides what becomes of a Q or DQ node."""
         self.steps.append((line, step))
         self.end, self.into = end, into
 
@@ -68,7 +68,7 @@ class Row:
 
 
 class Ledger:
-    """Rows of one run: call `read` with all optimizer events, then `settle` with the finished engine.
+    """Histories of the Q and DQ nodes of a run: call `read` with all optimizer events, then `settle`.
 
     Attributes:
         rows: node -> row, the model's nodes first, in its order.
@@ -95,7 +95,7 @@ class Ledger:
             self._split(line, concat)
 
     def settle(self, layers: tuple[LoggedLayer, ...], regions: list[Region]) -> None:
-        """Find in the finished engine the Q and DQ nodes whose fate the events do not show.
+        """Look up Q and DQ nodes with an unknown end in the finished engine.
 
         Args:
             layers: the finished engine, as far as the log prints it.
@@ -112,7 +112,7 @@ class Ledger:
                 row.take(line, f"{end.value}: {into}", end, into)
 
     def summary(self) -> LedgerSummary | None:
-        """Count the ledger, clones separately from the nodes of the model; None without any row."""
+        """Count what became of the Q and DQ nodes, clones separately; None if there are none."""
         if not self.rows:
             return None
         model = [row for row in self.rows.values() if not row.clone_of]
@@ -126,7 +126,7 @@ class Ledger:
         )
 
     def attempted(self, event: ResolvedEvent) -> None:
-        """Record `Running: X on Y`."""
+        """Record the log line `Running: X on Y`."""
         line, _, name, (node, *_), _, _ = event
         self._attempt = (name, node)
         if name == _FOLD:
@@ -139,7 +139,7 @@ class Ledger:
             self._row(node, "DQ").take(line, "cancelled with the Q after it", End.CANCELLED, behind)
 
     def fused(self, event: ResolvedEvent) -> None:
-        """Record `X: Fusing A with B`."""
+        """Record the log line `X: Fusing A with B`."""
         line, _, name, nodes, _, _ = event
         if len(nodes) < 2:
             return
@@ -153,7 +153,7 @@ class Ledger:
                     row.take(line, f"the weight became part of {second}", End.WEIGHT, second)
 
     def quantized(self, event: ResolvedEvent) -> None:
-        """Record `X: fusing Q into N` and `X: fusing (DQ and DQ) into N`."""
+        """Record the log lines `X: fusing Q into N` and `X: fusing (DQ and DQ) into N`."""
         line, _, name, nodes, into, _ = event
         for place, node in enumerate(nodes):
             row = self._row(node, "DQ" if len(nodes) > 1 else _kind_by_name(node))
@@ -161,7 +161,7 @@ class Ledger:
             row.take(line, f"{end.value} of {into} ({name})", end, into)
 
     def swapped(self, event: ResolvedEvent) -> None:
-        """Record `Swapping M with Q`."""
+        """Record the log line `Swapping M with Q`."""
         line, _, _, nodes, _, _ = event
         for node, partner in zip(nodes, reversed(nodes), strict=True):
             if node in self.rows or _looks_quantizing(node):
@@ -171,12 +171,12 @@ class Ledger:
                     row.end, row.into = End.MOVED, partner
 
     def duplicate(self, event: ResolvedEvent) -> None:
-        """Record `Eliminating Q which duplicates (Q) P`."""
+        """Record the log line `Eliminating Q which duplicates (Q) P`."""
         line, _, _, (node, *_), original, _ = event
         self._row(node, "Q").take(line, f"merged into its duplicate {original}", End.MERGED, original)
 
     def removed(self, event: ResolvedEvent) -> None:
-        """Record `Removing X`. If no event gave a reason, the current pass has fused it."""
+        """Record the log line `Removing X`; without a stated reason, the current pass has fused X."""
         line, _, _, (node, *_), _, _ = event
         row = self.rows.get(node)
         if row is None:
@@ -188,14 +188,14 @@ class Ledger:
             row.take(line, f"{end.value} of {into} ({name})", end, into)
 
     def retyped(self, event: ResolvedEvent) -> None:
-        """Record `Swap the layer type of Q from QUANTIZE to kQDQ`."""
+        """Record the log line `Swap the layer type of Q from QUANTIZE to kQDQ`."""
         line, _, _, (node, *_), _, detail = event
         if detail.endswith("kQDQ"):
             row = self._row(node, "DQ" if detail.startswith("DEQUANTIZE") else "Q")
             row.take(line, "remains as a separate kernel", End.COPY, node)
 
     def _side(self, row: Row, place: int) -> End:
-        """Return the side of the compute node (input, weight or output) into which a Q or DQ was fused."""
+        """Return the side of a compute node into which a Q or DQ was fused: input, weight or output."""
         if row.kind == "Q":
             return End.OUTPUT
         weight = self._graph.is_weight(row.node)
@@ -204,7 +204,7 @@ class Ledger:
         return End.WEIGHT if weight else End.INPUT
 
     def _split(self, line: int, concat: str) -> None:
-        """Record that a split attempt divided the Q after this Concat. A Q that was merged before is not recorded."""
+        """Record that the Q after a Concat was split, unless it was merged before."""
         for parent in self._graph.quantizers_of_output(concat):
             row = self.rows.get(parent)
             if row is not None and row.end in _OPEN:
@@ -245,7 +245,7 @@ _WRITERS = {
 def _owners(
     layers: tuple[LoggedLayer, ...], regions: list[Region], names: LoggedNames
 ) -> dict[str, tuple[End, str, int]]:
-    """Return the end, owner and line of each node in the finished engine. A strong statement replaces a weaker one."""
+    """Return where each node ended in the finished engine: how, in which layer, and the log line."""
     owners: dict[str, tuple[End, str, int]] = {}
     for line, region, nodes in regions:
         owners.update(dict.fromkeys(nodes, (End.KERNEL, region, line)))

@@ -1,4 +1,4 @@
-"""One run in a log while it is read: its collectors, and the resulting value."""
+"""One run of a builder in a log: its collectors while it is read, and the result."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ class Run:
         self._large = (self.network, self.optimizer, self.tuning, self.memory, self.layers)
 
     def handlers(self) -> dict[str, Handler]:
-        """Return the handler of each pattern. When the memory for records is full, return only handlers that need no memory."""
+        """Return the handlers of each message pattern; if the memory for records is full, those that need none."""
         collectors: tuple[_Collector, ...] = self._small if self.full else (*self._small, *self._large)
         if self.whole and not self.full:
             collectors = (*collectors, self.tactics)
@@ -120,7 +120,7 @@ class Run:
 
     @property
     def recognised(self) -> int:
-        """Number of the builder's lines that were read."""
+        """Number of the builder's lines that were recognized."""
         return self.lines - self.blank - self.foreign - self.unread
 
     @property
@@ -129,7 +129,7 @@ class Run:
         return self._kept > KEEP
 
     def weigh(self, lines: int, text: int, longest: int) -> bool:
-        """Count the memory for the records of a block; return True if the run keeps fewer records from now on.
+        """Count the memory of a block's records; return True if the run keeps fewer records from now on.
 
         Args:
             lines: lines of the block that wanted reading.
@@ -149,7 +149,7 @@ class Run:
         return self._kept > KEEP or was_whole != self.whole
 
     def count(self, verdict: LineVerdict, lines: int = 1) -> None:
-        """Count the lines of a kind; lines that were read are not counted."""
+        """Count lines of a kind that were not read."""
         if verdict is LineVerdict.FOREIGN:
             self.foreign += lines
         elif verdict is LineVerdict.BLANK:
@@ -158,7 +158,7 @@ class Run:
             self.unread += lines
 
     def miss(self, line: int, body: str) -> None:
-        """Keep the wording of a message that fits no pattern."""
+        """Keep the wording of a message without a pattern."""
         key = _CHANGING.sub("#", body[:_EXAMPLE])
         earlier = self._wordings.get(key)
         if earlier is not None:
@@ -286,7 +286,7 @@ class Run:
         return {**header, "answer": answer(RunHeader(**header), evidence)}
 
     def _shows_steps(self) -> bool:
-        """Return True if the builder, or a program that starts it, printed anything about a build."""
+        """Return True if a builder, or a program that starts one, printed anything about a build."""
         return bool(
             self.identity.generated
             or self.identity.is_configured
@@ -329,7 +329,7 @@ class Run:
 
     @cached_property
     def _computing(self) -> tuple[EngineLayer, ...]:
-        """The compute layers of an engine without Q/DQ. With Q/DQ, the compute nodes of the model are used instead."""
+        """The compute layers of an engine from a model without Q/DQ; () with Q/DQ."""
         judging = () if self._ledger.rows else self._layers
         return tuple(
             judged_layer
@@ -347,7 +347,7 @@ class Run:
 
 
 def _ends_a_run(failure: Failure, *, built: bool) -> bool:
-    """Return True if an error is a failure of the run. After a finished engine, errors at the program's exit are not failures."""
+    """Return True if an error means that the run failed. Errors at exit, after the engine is finished, do not."""
     return not built or (
         bool(failure.cause)
         and (failure.degree == "exact" or by_name(failure.cause).area in ("running", "gpu", "host"))

@@ -135,7 +135,7 @@ def _tactics(run: LogRun) -> Rows:
 
 
 def _formats(run: LogRun) -> Rows:
-    """Yield the fastest kernel of each layer for each combination of formats, and its slowdown against the best kernel."""
+    """Yield the fastest kernel of each layer for each combination of formats, and how much slower than the best it is."""
     best: dict[tuple[str, str], TacticRow] = {}
     for row in run.tactics:
         key = row.layer, row.formats
@@ -269,7 +269,7 @@ TABLES = (*_TABLES, *_STATEMENTS, "statements")
 
 
 def _statement_table(runs: tuple[LogRun, ...], names: tuple[str, ...]) -> Table:
-    """Return all statements with these wordings as one table, in the order of the log. The table has the columns of all wordings."""
+    """Return all log messages with these wordings as one table, in the order of the log."""
     columns = dict.fromkeys(
         column
         for run in runs
@@ -291,7 +291,7 @@ def _statement_table(runs: tuple[LogRun, ...], names: tuple[str, ...]) -> Table:
 
 
 def _one_type_each(rows: list[tuple[Cell, ...]]) -> list[tuple[Cell, ...]]:
-    """Convert columns with both texts and numbers to texts: a column of a Parquet file has one type."""
+    """Convert table columns with both texts and numbers to texts, because a Parquet column has one type."""
     mixed = {
         at
         for at in range(len(rows[0]) if rows else 0)
@@ -304,7 +304,7 @@ def _one_type_each(rows: list[tuple[Cell, ...]]) -> list[tuple[Cell, ...]]:
 
 
 def _tabulate_other_statements(runs: tuple[LogRun, ...]) -> Table:
-    """Return statements that have no table, one row per field."""
+    """Return log messages that have no table of their own, one row per field."""
     placed = {name for names in _STATEMENTS.values() for name in names}
     rows: list[tuple[Cell, ...]] = [
         (run.number, row[0], name, column, None if value is None else str(value))
@@ -319,7 +319,7 @@ def _tabulate_other_statements(runs: tuple[LogRun, ...]) -> Table:
 
 
 def table_of(log: BuildLog, name: str) -> Table:
-    """Return one table; its first column is the number of the run."""
+    """Return one table of a parsed log. Its first column is the number of the run."""
     if name in _STATEMENTS:
         return _statement_table(log.runs, _STATEMENTS[name])
     if name == "statements":
@@ -331,7 +331,7 @@ def table_of(log: BuildLog, name: str) -> Table:
 
 
 def write_tables(log: BuildLog, folder: Path, *, parquet: bool = False) -> tuple[Path, ...]:
-    """Write every table that has rows as `<table>.csv`, or `<table>.parquet`, into a folder.
+    """Write every table of a parsed log that has rows as a .csv or .parquet file into a folder.
 
     Raises:
         MissingPackage: Parquet is asked for and pyarrow is not installed.
@@ -366,7 +366,7 @@ _PHASES, _TUNING = 1, 2
 
 
 def trace_of(log: BuildLog) -> str:
-    """Return the trace as JSON text: one process per run, phases above, tuned layers below; times in microseconds."""
+    """Return a parsed log as a Chrome trace: one process per run, with phases and tuned layers."""
     events: list[dict[str, Any]] = []
     for run in log.runs:
         events += [

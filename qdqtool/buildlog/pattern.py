@@ -37,7 +37,7 @@ HEX16 = 18
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MessagePattern:
-    """A message with fixed words and named fields.
+    """A log message with fixed words and named fields.
 
     Attributes:
         name: its meaning; several patterns (wordings of several releases) may share a name and its fields.
@@ -76,7 +76,7 @@ class MessagePattern:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RegexPattern:
-    """A row of a table or of an array, recognised by a regular expression over its whole length.
+    """A row of a table or array in a log, matched by a regular expression over the whole line.
 
     The expression must be free of nested repetition, so that its time stays linear.
     """
@@ -118,7 +118,7 @@ def row(name: str, form: str, *examples: str) -> RegexPattern:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LogSection:
-    """Lines that have a meaning only after a heading: options, tables, layer records.
+    """Log lines that have a meaning only after a heading: options, tables, layer records.
 
     Attributes:
         opens: name of the pattern that is its heading.

@@ -38,7 +38,7 @@ from qdqtool.io.text import TextSource
 
 @dataclass(frozen=True, slots=True)
 class LogBlock:
-    """Clean lines of a log.
+    """A block of complete, clean lines of a log.
 
     Attributes:
         data: the lines, each ending with a newline.
@@ -54,7 +54,7 @@ def blocks_of(
     first_line: int = 1,
     through: Callable[[Iterator[bytes]], Iterator[bytes]] | None = None,
 ) -> Iterator[LogBlock]:
-    """Yield the blocks of a source; line numbers begin at `first_line`, and `through` makes the lines.
+    """Yield the lines of a source in blocks, numbered from `first_line`; `through` makes the lines.
 
     A line in which carriage returns overwrite each other (progress bars) becomes one line per text that the terminal
     showed, all with its number.
@@ -150,7 +150,7 @@ Prefilter = Callable[[bytes], FilteredBlock]
 
 
 class BlockPrefilter:
-    """Scans the blocks of one log in order.
+    """Finds, in the blocks of one log, the lines that the reader must parse.
 
     Args:
         grammar: knows which patterns are light.
@@ -164,7 +164,7 @@ class BlockPrefilter:
         self._in_run = False
 
     def __call__(self, block: bytes) -> FilteredBlock:
-        """Filter a block, which must end with a newline."""
+        """Return the lines of a block that the reader must parse. The block must end with a newline."""
         data = np.frombuffer(block + _PAD, np.uint8)
         words: Words = np.ndarray((len(data) - KEY + 1,), "<u8", buffer=data.data, strides=(1,))
         ends = np.flatnonzero(data[: len(block)] == _NEWLINE)
@@ -210,7 +210,7 @@ class BlockPrefilter:
         )
 
     def _codes(self, words: Words, at: Ints, ends: Ints, prefixed: Flags) -> Codes:
-        """Return, for each line, the bucket that its first bytes select; if they select none, the bucket of its last bytes."""
+        """Return for each line the group of patterns that its first or last bytes select."""
         code = self._arrays.heads.find(words[at])
         code[(words[at + KEY] & self._arrays.common.masks[code]) != self._arrays.common.keys[code]] = UNSURE
         open_ = np.flatnonzero(code == UNSURE)
@@ -220,7 +220,7 @@ class BlockPrefilter:
         return np.where(prefixed | self._arrays.bare[code], code, SLOW).astype(np.int16)
 
     def _lighten(self, data: Bytes, words: Words, codes: Codes, at: Ints, ends: Ints) -> _Light:
-        """Find the light lines; among them, find the rows of tuning and the noted lines."""
+        """Find the lines that need no parsing, and among them those that report timed kernels."""
         light, tuned, noted, spared = (np.zeros(len(at), np.bool_) for _ in range(4))
         coded = np.flatnonzero(codes >= 0)
         for rank in self._arrays.ranks:
@@ -247,7 +247,7 @@ class BlockPrefilter:
         return _Light(light=light, tuned=tuned, noted=noted)
 
     def _first_of_each(self, hits: Flags) -> Flags:
-        """Return the first line of each sequence of consecutive hits. A sequence may have begun in the previous block."""
+        """Return the first line of each sequence of consecutive lines, also across blocks."""
         before = np.empty_like(hits)
         before[0] = self._in_run
         before[1:] = hits[:-1]
@@ -260,7 +260,7 @@ NOTED = "timing"
 
 
 def _bodies(data: Bytes, words: Words, starts: Ints, ends: Ints) -> Ints:
-    """Return, for each line, where the message begins after a well-known prefix of low severity; -1 for other lines."""
+    """Return where the message of each line begins after a well-known prefix; -1 for other lines."""
     body = np.full(len(starts), -1, np.int64)
     stamped = (data[starts] == _OPEN) & (ends - starts >= 32)
     # [MM/DD/YYYY-HH:MM:SS] [V] [TRT] msg
@@ -321,7 +321,7 @@ _VALUE = re.compile(r"\(VALUE ([^\s()]+)\)")
 
 
 class Place:
-    """Position of the reader: a block, and the current line.
+    """The reader's position in a log: a block, and the current line.
 
     Attributes:
         text: the block, one character per byte.
@@ -349,14 +349,14 @@ class Place:
         self._last, self._last_before = _UNSEEN, _UNSEEN
 
     def leave(self) -> None:
-        """Move the position after the last line of the block."""
+        """Move the position to the end of the block."""
         if self._filtered is not None:
             self.index, self.number = len(self._filtered.start), self._filtered.lines
             self._settle()
 
     @property
     def at(self) -> int:
-        """Offset of the current line in the block."""
+        """Byte offset of the current line in its block."""
         if self._filtered is None:
             return 0
         starts = self._filtered.start
@@ -375,14 +375,14 @@ class Place:
         self._last = (self.at, stamp)
 
     def stamp(self) -> str:
-        """Return the time stamp of the current line, or ""."""
+        """Return the time stamp of the current log line; "" if it has none."""
         if self._last[0] == self.at:
             return self._last[1]
         match = _STAMP.match(self.text, self.at)
         return match.group(1) if match else ""
 
     def last_stamp(self) -> str:
-        """Return the time stamp of the last line before the current one, in this block and run, or ""."""
+        """Return the last time stamp before the current line, in this block and run; "" if there is none."""
         before = self._before(self._filtered.stamped) if self._filtered is not None else None
         at, stamp = self._last if self._last[0] < self.at else self._last_before
         if before is None or before < at:
@@ -410,12 +410,12 @@ class Place:
         self._announced = (subject, line)
 
     def timed(self) -> None:
-        """Count a kernel that was timed at the current line."""
+        """Count a timed kernel at the current line."""
         self._settle()
         self._tuned[self._announced] = self._tuned.get(self._announced, 0) + 1
 
     def announced(self) -> str:
-        """Return the last announcement before the current line, or ""."""
+        """Return what the kernels timed at the current line belong to; "" if unknown."""
         self._settle()
         return self._announced[0]
 
@@ -439,7 +439,7 @@ class Place:
         )
 
     def costed(self) -> str:
-        """Return the layer whose tuning began last before the current line, as far as this block shows it."""
+        """Return the layer whose autotuning began last before the current line, as far as this block shows it."""
         begin = self.text.rfind(_COSTS, 0, self.at)
         return self.text[begin + len(_COSTS) : self.text.find("\n", begin)].strip() if begin >= 0 else ""
 
@@ -447,13 +447,13 @@ class Place:
         return _TRIED.findall(self.text, max(0, self.text.rfind(_COSTS, 0, self.at)), self.at)
 
     def tuned(self) -> list[Tuned]:
-        """Return the announcements since the last call, each with the number of its kernels up to the current line."""
+        """Return the announced layers since the last call, each with the number of its timed kernels."""
         self._settle()
         tuned, self._tuned = self._tuned, {}
         return [(subject, line, count) for (subject, line), count in tuned.items()]
 
     def _settle(self) -> None:
-        """Assign the kernels whose lines were skipped before the current line to the announcements above them."""
+        """Assign timed kernels on skipped lines to the layers announced before them."""
         filtered = self._filtered
         if filtered is None:
             return

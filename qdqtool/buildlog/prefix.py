@@ -1,4 +1,4 @@
-"""Line prefixes: origin, time and severity of a message, for every front end that prints TensorRT's messages.
+"""Prefixes of log lines: origin, time and severity of a message, for every program that prints TensorRT's messages.
 
     [01/10/2024-21:52:52] [V] [TRT] msg     trtexec, the library's messages
     [01/10/2024-21:52:52] [I] msg           trtexec, its own messages
@@ -95,7 +95,7 @@ _PEELS = 4
 
 
 def peel(line: str) -> tuple[Prefix, str]:
-    """Split a line into its prefix and its message. If several prefixes are joined, the last one counts."""
+    """Split a log line into its prefix and its message. Of several prefixes, the last one counts."""
     prefix, body = NO_PREFIX, line.lstrip()
     if body[:1] not in _BEGINNINGS:
         return prefix, body
@@ -108,24 +108,24 @@ def peel(line: str) -> tuple[Prefix, str]:
 
 
 def may_go_on(line: str, at: int) -> bool:
-    """Return True if another prefix or white space may begin at this position of a line."""
+    """Return True if another prefix or white space may begin at this position of a log line."""
     return _GOES_ON.match(line, at) is not None
 
 
 def native(text: str, at: int = 0) -> re.Match[str] | None:
-    """Match the builder's own prefix, with a severity or an origin, at a place of a line."""
+    """Match the builder's own prefix, with a severity or an origin, at a position of a log line."""
     return _NATIVE.match(text, at)
 
 
 def without_position(body: str) -> str | None:
-    """Return the message after a source position (`ModelImporter.cpp:119: msg`), or None if there is none."""
+    """Return a message without its source position (`ModelImporter.cpp:119: `); None if it has none."""
     match = _POSITION.match(body)
     return body[match.end() :] if match and match.end() < len(body) else None
 
 
 @lru_cache(maxsize=1024)
 def seconds_of(stamp: str) -> float | None:
-    """Convert a time stamp to seconds since 1970, or None. The time zone is unknown, but differences are correct."""
+    """Convert a log's time stamp to seconds since 1970 in an unknown time zone; None for other text."""
     try:
         moment = datetime.strptime(stamp, "%m/%d/%Y-%H:%M:%S")
     except ValueError:

@@ -1,4 +1,4 @@
-"""Reads blocks of lines and yields runs, in constant memory.
+"""Reads the lines of a log and yields the runs in it, in constant memory.
 
 Every line is processed in one order: its prefix is removed, then its message is tried against the open section, all
 patterns, source positions and joined messages. Results that depend only on the words of a message are cached, because
@@ -67,7 +67,7 @@ Watch = Callable[[ReadingProgress], None]
 
 @dataclass(frozen=True, slots=True)
 class _Message:
-    """Parsed words of a message, independent of its place in the log.
+    """The parsed words of a log message, without its position.
 
     Attributes:
         name, fields: its pattern; "" if none fits.
@@ -117,7 +117,7 @@ class LogReader:
         self._numbers = count(1)
 
     def runs(self) -> Iterator[Run]:
-        """Yield each run of the log as soon as it has ended. Read the value of a run before you ask for the next run."""
+        """Yield each run of the log as soon as it has ended. A run is only valid until the next one."""
         for block in blocks_of(self._source, self._first, self._carrier.unfolded):
             for name, lines in self._carrier.decode(block):
                 process = self._process(name, lines.numbers[0])
@@ -157,7 +157,7 @@ class LogReader:
 
 
 class _Process:
-    """Reads the log lines of one process; a log may mix several processes.
+    """Reads the log lines of one process; a log may mix the lines of several.
 
     Args:
         name: its name in the launcher's prefix; "" if the log has one process.
@@ -210,12 +210,12 @@ class _Process:
         return self._run
 
     def _bind(self) -> None:
-        """Connect patterns with the collectors of the current run. A run whose memory is full uses fewer collectors."""
+        """Connect message patterns with the collectors of the current run."""
         handlers = self._run.handlers()
         self._handlers = {**handlers, **{name: self._start(name, handlers.get(name)) for name in _STARTS}}
 
     def _start(self, name: str, inner: Handler | None) -> Handler:
-        """Return a handler for a log pattern that can begin a new run. In the current run, the handler calls `inner`."""
+        """Return a handler for a message that can begin a new run; `inner` handles it within the current run."""
 
         def handle(line: int, *fields: object) -> None:
             if self._begins(name):
@@ -227,7 +227,7 @@ class _Process:
         return handle
 
     def _begins(self, name: str) -> bool:
-        """Return whether this pattern begins another run.
+        """Return True if this message begins another run.
 
         A run begins with a banner after a run that ended or failed, with a model after another model, or with a graph
         after a finished engine. But trtexec, whose runs have banners, may print several graphs in one run
@@ -242,7 +242,7 @@ class _Process:
         return run.identity.generated > 0 and not run.identity.command
 
     def _end_run(self, line: int, *, goes_on: bool) -> None:
-        """Close the current run. The next run begins at `line`; it may belong to the same process."""
+        """End the current run. The next one begins at `line`, maybe in the same process."""
         run = self._run
         later = _lines_of(self._numbers[self._place.number :])
         self._sum_up()
@@ -255,7 +255,7 @@ class _Process:
         self._run.lines = later
 
     def _sum_up(self) -> None:
-        """Update two facts of the run from all lines so far: whether lines have a prefix, and the last time stamp."""
+        """Record whether the run's lines have a prefix, and the last time stamp."""
         run = self._run
         run.last_stamp = self._place.last_stamp() or run.last_stamp
         self._is_prefixed()
@@ -327,7 +327,7 @@ class _Process:
             self._bind()
 
     def _tally(self) -> None:
-        """Count the lines so far that were not read; all pieces of a line count as one line."""
+        """Count the lines so far that were not read. The pieces of a line count as one."""
         here = self._place.number
         counted, self._blanks_counted = self._blanks_counted, bisect_left(self._blank, here)
         if isinstance(self._numbers, range):
@@ -347,7 +347,7 @@ class _Process:
     # Single lines
 
     def _handle_known(self, line: int, text: str, *, ascii_only: bool) -> LineVerdict:
-        """Handle a message after a well-known prefix of low severity. If its effect is always the same, remember the message."""
+        """Handle a message after a well-known prefix. Messages with a constant effect are cached."""
         body = text.lstrip()
         body = body if ascii_only else _utf8(body)
         verdict = self._handle_message(line, body, _QUIET)
@@ -357,7 +357,7 @@ class _Process:
         return verdict
 
     def _dispatch(self, line: int, name: str, fields: Fields) -> None:
-        """Pass the fields of a message to its handlers."""
+        """Pass the fields of a message to the handlers of its pattern."""
         handle = self._handlers.get(name)
         if handle is not None:
             handle(line, *fields)
@@ -376,7 +376,7 @@ class _Process:
         return self._handle_message(line, body, prefix, joined=joined)
 
     def _peel(self, line: str) -> tuple[Prefix, str]:
-        """Split a line as `peel` does, with a cache.
+        """Split a log line into prefix and message, with a cache.
 
         Prefixes of one second are equal, and so are prefixes without a time stamp.
         """
@@ -391,7 +391,7 @@ class _Process:
         return prefix, body
 
     def _handle_message(self, line: int, body: str, prefix: Prefix, *, joined: bool = True) -> LineVerdict:
-        """Handle any message; `joined` says that the message may be several messages without line ends between them."""
+        """Handle any log message. `joined` says that it may be several messages without line ends."""
         if not body:
             return LineVerdict.BLANK
         message = self._known.get(body) or self._look_at(body)
@@ -424,7 +424,7 @@ class _Process:
         return LineVerdict.READ
 
     def _look_at(self, body: str) -> _Message:
-        """Parse the words of a message; remember the result if the message is short."""
+        """Parse the words of a log message, with a cache for short ones."""
         parsed, plain = self._grammar.read(body), True
         if parsed is None:
             bare = without_position(body)
@@ -452,7 +452,7 @@ class _Process:
     def _recognise(
         self, message: _Message, body: str, *, has_prefix: bool
     ) -> tuple[str, Fields, bool] | None:
-        """Return the pattern of a message, its fields, and whether it is a row of the open section."""
+        """Return the pattern and fields of a message, and whether it is a row of the open section."""
         section = self._section
         if section is not None:
             if section.bare and has_prefix:
@@ -466,7 +466,7 @@ class _Process:
         return (message.name, message.fields, False) if message.name else None
 
     def _row(self, section: LogSection, body: str) -> tuple[str, Fields] | None:
-        """Parse a message as a row of a section; short messages are remembered."""
+        """Parse a log message as a row of a section, with a cache for short ones."""
         key = section.opens, body
         if key in self._rows:
             return self._rows[key]
@@ -476,7 +476,7 @@ class _Process:
         return row
 
     def _unknown(self, line: int, body: str, prefix: Prefix, message: _Message) -> LineVerdict:
-        """Handle a message that fits no pattern: it may come from another program."""
+        """Handle a message without a pattern, which may come from another program."""
         self._section = None
         self._run.troubles.claim(line, body[:_MEMORABLE])
         if prefix.severity in _LOUD:
@@ -491,26 +491,26 @@ class _Process:
 
 
 def _is_inert(line: str) -> bool:
-    """Return True if a line of another program has only words: no prefix, and no second message."""
+    """Return True if a line of another program has only words, without a prefix or a second message."""
     return len(line) <= _MEMORABLE and _JOINT.search(line, 1) is None and peel(line)[0] is NO_PREFIX
 
 
 def _lines_of(numbers: Sequence[int]) -> int:
-    """Return the number of lines of the file; pieces of one line have one number and count once."""
+    """Return the number of log lines; the pieces of one line have one number."""
     if isinstance(numbers, range):
         return len(numbers)
     return sum(1 for at, number in enumerate(numbers) if not at or numbers[at - 1] != number)
 
 
 def _pieces(body: str) -> list[str]:
-    """Split a line into its messages, for lines that lost line ends."""
+    """Split a log line that lost its line ends into messages."""
     cuts = [joint.start() for joint in islice(_JOINT.finditer(body, 1), _JOINTS)]
     pieces = [body[begin:end] for begin, end in pairwise([0, *cuts, len(body)])]
     return [piece for piece in pieces if piece.strip()]
 
 
 def _together(verdicts: list[LineVerdict]) -> LineVerdict:
-    """Return one verdict on a line that holds several messages."""
+    """Return one verdict on a log line that holds several messages."""
     for worst in (LineVerdict.UNREAD, LineVerdict.READ, LineVerdict.FOREIGN):
         if worst in verdicts:
             return worst

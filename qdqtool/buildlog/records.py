@@ -22,7 +22,7 @@ Region = tuple[int, str, tuple[str, ...]]
 
 
 class LoggedLayer:
-    """A layer with only its name printed (default profiling verbosity).
+    """An engine layer of which the log prints only the name (default profiling verbosity).
 
     Attributes:
         line: number of its line in the log.
@@ -39,7 +39,7 @@ class LoggedLayer:
 
     @cached_property
     def value(self) -> EngineLayer:
-        """The completely parsed layer; only name and kind if the record does not fit."""
+        """The completely parsed layer; only name and kind if its record cannot be parsed."""
         return layer_of(self._fields() or {"Name": self.name, "LayerType": self.kind})
 
     @property
@@ -67,7 +67,7 @@ class LoggedLayer:
 
 
 class LineLayer(LoggedLayer):
-    """A layer of `Engine Layer Information:`; `rest` begins with its tactic id."""
+    """An engine layer in the section `Engine Layer Information:` of a log; `rest` begins with its tactic id."""
 
     def _fields(self) -> Fields | None:
         tactic, _, tensors = self.rest.partition(", ")
@@ -75,7 +75,7 @@ class LineLayer(LoggedLayer):
 
 
 class RecordLayer(LoggedLayer):
-    """A layer of `Layers:`; `rest` begins with its type."""
+    """An engine layer in the section `Layers:` of a log; `rest` begins with its type."""
 
     def __init__(self, line: int, name: str, text: str) -> None:
         super().__init__(line, name, text[:_LONGEST].partition(", ")[0], text)
@@ -89,7 +89,7 @@ class RecordLayer(LoggedLayer):
 
 
 def types(tensors: Tensors) -> list[DType]:
-    """Return the element types of tensors."""
+    """Return the element types of printed tensors."""
     return [tensor.dtype for tensor in tensors]
 
 
@@ -98,7 +98,7 @@ def types(tensors: Tensors) -> list[DType]:
 
 
 class LoggedNames:
-    """All names that a run has printed. They show where one name ends and the next name begins."""
+    """All names that a run has printed, to separate names that are joined in a message."""
 
     def __init__(self, names: Iterable[str] = ()) -> None:
         self._known = set(names)
@@ -109,7 +109,7 @@ class LoggedNames:
         self._known.add(name)
 
     def split(self, text: str, separator: str) -> tuple[str, str]:
-        """Split two joined names; the separator may also occur inside a name.
+        """Split two joined names. The separator may also occur inside a name.
 
         If several borders are possible, a border with two known names is best, then one with a single known name,
         then the first border. The second part is "" if the separator does not occur.
@@ -153,7 +153,7 @@ _PLACES = 64
 
 
 class LoggedNode:
-    """A node of the graph: its operator and the names of its tensors."""
+    """A node of the model in a log: its operator and the names of its tensors."""
 
     __slots__ = ("inputs", "name", "op", "outputs")
 
@@ -169,7 +169,7 @@ Block = tuple[str, str, str, str]
 
 
 class Graph:
-    """The rebuilt graph, indexed on first use. If the log prints no graph, all answers are empty or None.
+    """The model's graph from a log. If the log prints no graph, all answers are empty or None.
 
     Args:
         blocks: of all nodes, in the order of the log.
@@ -209,7 +209,7 @@ class Graph:
 
     @cached_property
     def types(self) -> dict[str, DType]:
-        """Printed types of all tensors that Q and DQ nodes read or write."""
+        """Printed types of the tensors that Q and DQ nodes read or write."""
         types: dict[str, DType] = {}
         for _, op, takes, gives in self._blocks:
             for piece in (*pieces_of(takes), *pieces_of(gives)) if op in QDQ else ():
@@ -236,7 +236,7 @@ class Graph:
         return [reader for tensor in node.outputs for reader in self._reader.get(tensor, ())] if node else []
 
     def is_weight(self, dequantizer: str) -> bool | None:
-        """Return whether a DequantizeLinear reads a constant; None if the log does not show it."""
+        """Return True if a DequantizeLinear reads a constant; None if the log does not show it."""
         node = self._by_name.get(dequantizer)
         if node is None or not node.inputs:
             return None
@@ -251,7 +251,7 @@ class Graph:
         return None
 
     def quantizers_of_output(self, name: str) -> tuple[str, ...]:
-        """Return the Q nodes that read the outputs of a node: directly, or through nodes that a Q can be moved across."""
+        """Return the Q nodes that read the outputs of a node, directly or past nodes that a Q can cross."""
         quantizers: list[str] = []
         waiting = [name]
         for _ in range(_FAR):
@@ -269,7 +269,7 @@ class Graph:
         return next((reader.name for reader in self.readers(name) if reader.op == QUANTIZE), "")
 
     def producers_of_inputs(self, name: str) -> tuple[str, ...]:
-        """Return for each input of a node the node that writes it ("" for inputs and initializers)."""
+        """Return the node that writes each input of a node; "" for inputs and initializers."""
         node = self._by_name.get(name)
         makers = [self._maker.get(tensor) for tensor in node.inputs] if node else []
         return tuple(maker.name if maker else "" for maker in makers)
@@ -282,7 +282,7 @@ _FAR = 64
 
 
 def names_of(text: str) -> list[str]:
-    """Return the names of the tensors of `[a -> (1, 3)[FLOAT]], [b -> ()[INT8]],`."""
+    """Return the tensor names in `[a -> (1, 3)[FLOAT]], [b -> ()[INT8]],` of a log."""
     if "], [" not in text:
         name, arrow, _ = text.partition(" -> ")
         return [name.lstrip()[1:]] if arrow else []
@@ -290,6 +290,6 @@ def names_of(text: str) -> list[str]:
 
 
 def pieces_of(text: str) -> list[str]:
-    """Split `[a -> (1, 3)[FLOAT]], [b -> ()[INT8]],` into its tensors, as printed."""
+    """Split the tensors in `[a -> (1, 3)[FLOAT]], [b -> ()[INT8]],` of a log."""
     text = text.strip(" ,")
     return text[1:].removesuffix("]").split("], [") if text.startswith("[") else []

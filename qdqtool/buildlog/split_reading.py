@@ -1,4 +1,4 @@
-"""Reads big files in two processes; each process reads whole runs.
+"""Reads large log files in two processes, each of which reads whole runs.
 
 A file is cut before the line of a run's banner, where a reader restarts in any case, so the digests equal those of
 one reader.
@@ -39,7 +39,7 @@ PIECE = 1 << 16
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FilePart:
-    """Bytes `begin` to `end` of a file; its first line has the number `first_line`."""
+    """A part of a log file: bytes `begin` to `end`; its first line has the number `first_line`."""
 
     path: Path
     begin: int
@@ -48,7 +48,7 @@ class FilePart:
 
 
 def parts_of(path: Path) -> Iterator[FilePart]:
-    """Yield parts of about 4 MiB. Each part after the first begins with a run's banner. If this is impossible, yield one part."""
+    """Yield parts of a log file of about 4 MiB that begin with a run's banner; if impossible, one part."""
     begin, line = 0, 1
     for cut, next_line in _cuts_of(path):
         yield FilePart(path=path, begin=begin, end=cut, first_line=line)
@@ -57,7 +57,7 @@ def parts_of(path: Path) -> Iterator[FilePart]:
 
 
 def digests_of(path: Path) -> Iterator[RunDigest]:
-    """Yield the digests of a file's runs in order. Two processes share the parts of a big file."""
+    """Yield the summaries of a log file's runs in order. Two processes read a large file."""
     if _size(path) <= BIG or (os.cpu_count() or 1) < 2:
         with _without_collection():
             yield from (run.digest() for run in LogReader(TextSource(path)).runs())
@@ -70,7 +70,7 @@ def digests_of(path: Path) -> Iterator[RunDigest]:
 
 
 def _by_two(parts: Iterator[FilePart]) -> Iterator[list[RunDigest]]:
-    """Yield the digests of the parts, in order. Two processes read parts: when one is free, it reads the next part."""
+    """Yield the summaries of a log's parts in order, read by two processes."""
     done: deque[Future[list[RunDigest]]] = deque()
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as second:
         for part in parts:
@@ -87,7 +87,7 @@ def _by_two(parts: Iterator[FilePart]) -> Iterator[list[RunDigest]]:
 
 
 def digests_of_part(part: FilePart) -> list[RunDigest]:
-    """Return the digests of the runs in one part, numbered from 1."""
+    """Return the summaries of the runs in one part of a log, numbered from 1."""
     source = TextSource(part.path, begin=part.begin, end=part.end)
     with _without_collection():
         return [run.digest() for run in LogReader(source, first_line=part.first_line).runs()]
@@ -95,7 +95,7 @@ def digests_of_part(part: FilePart) -> list[RunDigest]:
 
 @contextmanager
 def _without_collection() -> Iterator[None]:
-    """Disable the search for reference cycles. Reading creates no cycles, and the search takes a sixth of the time."""
+    """Switch the garbage collector off in this block; reading creates no cycles."""
     running = gc.isenabled()
     gc.disable()
     try:
@@ -114,7 +114,7 @@ def _size(path: Path) -> int:
 
 
 def _cuts_of(path: Path) -> Iterator[tuple[int, int]]:
-    """Yield the cuts of a file; none if it is not plain text or cannot be read, so that its reader reports why."""
+    """Yield where a log file can be divided; nothing if it is not plain text."""
     try:
         with path.open("rb", buffering=0) as stream:
             if is_plain(stream.read(4096)):
@@ -125,7 +125,7 @@ def _cuts_of(path: Path) -> Iterator[tuple[int, int]]:
 
 
 def _cuts(stream: BinaryIO | RawIOBase) -> Iterator[tuple[int, int]]:
-    """Yield the offset of each part, and the number of its first line.
+    """Yield the offset of each part of a log file, and the number of its first line.
 
     The first banner of a file is not a cut: the lines before it may belong to its run.
     """

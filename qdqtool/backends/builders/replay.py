@@ -70,7 +70,7 @@ def _recording(request: BuildRequest) -> Path:
 
 
 def _own(recording: Path) -> tuple[BuildResult, dict[str, Path]]:
-    """Read a recording made by qdqtool: its `build.json`, and its files by target name."""
+    """Read a recorded build of qdqtool: its `build.json`, and its files by target name."""
     result = BUILD.read(recording / "build.json")
     names = [name for name in (result.layers, result.log, result.engine) if name]
     for name in names:
@@ -85,7 +85,7 @@ def _own(recording: Path) -> tuple[BuildResult, dict[str, Path]]:
 
 
 def _foreign(recording: Path) -> tuple[BuildResult, dict[str, Path]]:
-    """Read a recording from another tool: one log, optionally an engine and a layer dump."""
+    """Read a recorded build of another tool: one log, optionally an engine and a layer dump."""
     files = sorted(path for path in recording.iterdir() if path.is_file())
     log = _only(recording, "log", [path for path in files if path.suffix == ".log"])
     engine = _only(recording, "engine", [path for path in files if path.suffix in {".plan", ".engine"}])

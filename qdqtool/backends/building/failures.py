@@ -52,7 +52,7 @@ Suspect = tuple[str, str]
 
 
 def crash(ended: Ended, request: BuildRequest, log: Path) -> BuildError:
-    """Return the error for a builder that ended without an answer; `log` is its output so far."""
+    """Return the error for a builder process that ended without an answer; `log` is its output so far."""
     where = str(request.model)
     if ended.timed_out:
         return BuildError(
@@ -75,7 +75,7 @@ def crash(ended: Ended, request: BuildRequest, log: Path) -> BuildError:
 
 
 def last_line(log: Path) -> str:
-    """Return the last line of a log that is not empty, at most 300 characters."""
+    """Return the last line of a build log that is not empty, at most 300 characters."""
     lines = [line.strip() for line in tail(log).splitlines()]
     return next((line[:300] for line in reversed(lines) if line), "the builder wrote nothing")
 
@@ -217,7 +217,7 @@ _RETRIED = frozenset({_NO_KERNEL, "nvrtc", "myelin-check", "no-operation-kernel"
 
 
 def refusal(mistakes: Sequence[Mistake], messages: Sequence[str], *, where: str, log: str) -> QdqError:
-    """Return the error for a refused model, with the cause from the table of causes.
+    """Return the error for a model that the parser refused, with the cause from the table of causes.
 
     `mistakes` come from the parser, `messages` are the builder's error lines, `log` is the file with all lines.
     """
@@ -244,7 +244,7 @@ def refusal(mistakes: Sequence[Mistake], messages: Sequence[str], *, where: str,
 
 
 def _format_mistake(mistake: Mistake) -> str:
-    """Return an error of the parser in the form of its log."""
+    """Return a parser error in the form in which the parser's log prints it."""
     text = f"{mistake.code}: {mistake.text}"
     if not mistake.node and not mistake.op:
         return text
@@ -254,12 +254,12 @@ def _format_mistake(mistake: Mistake) -> str:
 
 
 def is_noise(message: str) -> bool:
-    """Return True if a message only says that this machine has no usable GPU driver."""
+    """Return True if a builder message only says that this machine has no usable GPU driver."""
     return bool(_NOISE.search(message)) and message.count("\n") == 0
 
 
 def clean(message: str) -> str:
-    """Shorten a message to one readable line of at most 300 characters.
+    """Shorten a builder message to one readable line of at most 300 characters.
 
     Lines about a missing driver and source positions are removed.
     """

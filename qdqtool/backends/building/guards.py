@@ -65,7 +65,7 @@ _INT8_CORES_FROM = 72
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Abilities:
-    """Features that a builder release supports.
+    """A builder release with its typing, and the compute capability of the GPU.
 
     Attributes:
         name: builder and release, for messages ("TensorRT 10.9").
@@ -80,7 +80,7 @@ class Abilities:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Guard:
-    """A warning before the build; a fatal one stops the build."""
+    """A warning about a build before it starts. A fatal one stops the build."""
 
     what: str
     fix: str
@@ -93,7 +93,7 @@ class Guard:
 def choose_typing(
     facts: ModelFacts, flags: tuple[Flag, ...], can: Abilities
 ) -> tuple[tuple[Flag, ...], str | None]:
-    """If the user chose no typing, add flags for a typing that keeps the model's Q/DQ.
+    """If the user chose no typing, add the flags with which the builder keeps the model's Q/DQ.
 
     Return the flags, and a note on the choice or None.
     """
@@ -111,7 +111,7 @@ def choose_typing(
 def guards(
     facts: ModelFacts, flags: tuple[Flag, ...], can: Abilities, *, profiled: frozenset[str] = frozenset()
 ) -> tuple[Guard, ...]:
-    """Return errors and warnings for a build with these flags. `profiled` are the inputs that have shapes."""
+    """Return errors and warnings for a build with these flags. `profiled` are the inputs for which shapes are given."""
     names = {flag.name for flag in flags}
     strong = can.strong == "always" or "stronglyTyped" in names
     problems = [*_typing(facts, names, can, strong=strong), *_calibration(facts, names, strong=strong)]

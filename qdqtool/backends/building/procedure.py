@@ -1,4 +1,4 @@
-"""Steps of a build that all backends share: the cache, drafts, and a limited number of retries without refused Q/DQ."""
+"""Steps that all builds share: the build cache, draft files, and retries without refused Q/DQ."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _RESULT = "result.json"
 
 
 def digest(request: BuildRequest, builder: str, version: str) -> str:
-    """Return the SHA-256 of everything on which the engine depends.
+    """Return the SHA-256 of everything that determines an engine, as key of the build cache.
 
     Hashed are the model, external data, targets, flags and the files that they name, profiles, builder and release.
     """
@@ -75,7 +75,7 @@ def external_files(model: Path) -> tuple[Path, ...]:
 
 
 def fetch(cache: Path, key: str, folder: Path) -> BuildResult | None:
-    """Copy a finished build into `folder`; return None if there is no valid entry."""
+    """Copy a build from the cache into `folder`; return None if the cache has no valid entry."""
     entry = cache / key
     result = _sound(entry)
     if result is not None:
@@ -112,7 +112,7 @@ def keep(cache: Path, key: str, folder: Path, result: BuildResult) -> None:
 
 
 def _place(entry: Path, place: Path, aside: Path) -> None:
-    """Move a new entry to its place, unless another process has meanwhile stored a valid entry there."""
+    """Move a new entry into the build cache, unless another process has stored a valid one meanwhile."""
     if _sound(place) is not None:
         return
     with suppress(FileNotFoundError):
@@ -125,7 +125,7 @@ def _place(entry: Path, place: Path, aside: Path) -> None:
 
 
 def _sound(entry: Path) -> BuildResult | None:
-    """Return the result stored in an entry; None if the entry is absent, truncated or changed."""
+    """Return the build result in a cache entry; None if the entry is absent, truncated or changed."""
     try:
         index = json.loads((entry / _INDEX).read_text("utf-8"))
         result = BUILD.read(entry / _RESULT)
@@ -136,7 +136,7 @@ def _sound(entry: Path) -> BuildResult | None:
 
 
 def _files(result: BuildResult) -> tuple[str, ...]:
-    """Return the file names of a build. Refuse names that contain folders."""
+    """Return the file names of a build result. Refuse names that contain folders."""
     names = (result.engine, result.log, *((result.layers,) if result.layers else ()))
     if any(Path(name).name != name for name in names):
         raise ValueError(names)
@@ -170,7 +170,7 @@ the draft folder.
 def go_through(
     request: BuildRequest, *, builder: str, release: str, portable: bool, make: Make
 ) -> tuple[BuildResult, BuildCost]:
-    """Take the engine from the cache or from `make`, and copy its files to `request.folder`.
+    """Take an engine from the build cache or from `make`, and copy its files to `request.folder`.
 
     The engine of a portable builder depends on its targets, any other on the GPU of this machine too.
 
@@ -206,7 +206,7 @@ def go_through(
 
 
 def _usual_cache() -> Path | None:
-    """Return the cache for portable builds that name no cache; None if the user set none."""
+    """Return the build cache that the user set for builds that are the same on every machine; None if there is none."""
     folder = os.environ.get(CACHE_VARIABLE)
     return Path(folder) if folder else None
 
@@ -266,7 +266,7 @@ def _with_notes(
 def _float_instead(
     request: BuildRequest, given_up: list[tuple[str, ...]], error: NoKernelError
 ) -> tuple[str, ...]:
-    """Write the model without the Q/DQ of `given_up` and of the nodes in the error. Return the newly added nodes.
+    """Write the model without the Q/DQ of refused nodes. Return the nodes that are added to `given_up`.
 
     Raises:
         NoKernelError: the error itself, when it names no node with Q/DQ.

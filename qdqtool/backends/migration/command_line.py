@@ -24,7 +24,7 @@ Action = Literal["keep", "drop", "replace", "change the model", "measure anew", 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Advice:
-    """Advice on one flag, call or file.
+    """Advice on one flag, call or file for TensorRT 11.
 
     Attributes:
         where: the flag, or "line 12".
@@ -196,7 +196,7 @@ _FORMATS = frozenset({"inputIOFormats", "outputIOFormats"})
 
 
 def model_steps(flags: Sequence[Flag]) -> tuple[tuple[str, ...], str]:
-    """Return the commands that prepare the model for 11, and the file that they write.
+    """Return the commands that prepare the model for TensorRT 11, and the file that they write.
 
     If none is needed, return no commands and "".
 
@@ -223,7 +223,7 @@ def model_steps(flags: Sequence[Flag]) -> tuple[tuple[str, ...], str]:
 
 
 def named_layers(flag: Flag, types: frozenset[str] = FLOATS) -> list[str]:
-    """Return the layers for which a flag requests one of `types`; a `*` in a name is a wildcard."""
+    """Return the layers for which a trtexec flag requests one of `types`; a `*` in a name is a wildcard."""
     pairs = (part.rpartition(":") for part in (flag.value or "").split(","))
     return [name for name, _, word in pairs if name and set(word.split("+")) <= types]
 
@@ -406,7 +406,7 @@ def migrate_command(text: str, *, name: str = "") -> Migration:
 
 
 def gone_flag(word: str) -> Advice | None:
-    """Return advice for one word of a command line; None if the word is not a flag that 11 removed or changed."""
+    """Return advice on a word of a command line, if it is a flag that TensorRT 11 removed or changed; else None."""
     flags = _flags([word])
     if not flags or flags[0].name not in FATES:
         return None
@@ -414,7 +414,7 @@ def gone_flag(word: str) -> Advice | None:
 
 
 def _flags(words: Sequence[str]) -> list[Flag]:
-    """Return the flags among the words. The program name and redirections are skipped; a pipe or `&&` ends the command."""
+    """Return the flags of a trtexec command line, up to a pipe or `&&`."""
     flags = []
     for word in words:
         flag = read_flag(word)
@@ -426,7 +426,7 @@ def _flags(words: Sequence[str]) -> list[Flag]:
 
 
 def _judge(flag: Flag) -> tuple[Advice, Flag | None]:
-    """Return the advice for a flag, and the flag that replaces it in 11, if there is one."""
+    """Return the advice on a trtexec flag, and the flag that replaces it in TensorRT 11, if there is one."""
     if flag.name == "workspace" and flag.value:
         pool = workspace_pool(flag)
         return _advice(flag, "replace", "removed in 10", f"use {pool}"), pool
@@ -475,7 +475,7 @@ def _keep_float(flag: Flag) -> str:
 
 
 def _changed_value(flag: Flag) -> tuple[Advice, Flag | None] | None:
-    """Return the advice for a flag that stays but needs another value; None if the value stays too."""
+    """Return the advice on a trtexec flag that stays but needs another value; None if the value stays too."""
     value = flag.value or ""
     parts = value.split(",")
     if flag.name in {"inputIOFormats", "outputIOFormats"}:
@@ -501,7 +501,7 @@ def _changed_value(flag: Flag) -> tuple[Advice, Flag | None] | None:
 
 
 def _comparability(flags: list[Flag]) -> Iterator[Advice]:
-    """Yield advice on flags that TensorRT 11 needs to measure times as older releases did with this command."""
+    """Yield advice on the flags with which TensorRT 11 measures times as older releases did."""
     names = {flag.name for flag in flags}
     if names & _SKIPS_INFERENCE:
         return

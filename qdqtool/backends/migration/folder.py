@@ -23,7 +23,7 @@ from qdqtool.io.files import read_at_most, require_file, unreadable
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ApiFate:
-    """Change of a name of TensorRT's Python API.
+    """Change of one name of TensorRT's Python API in TensorRT 11.
 
     Attributes:
         gone: the first release without it, 10 or 11.
@@ -250,7 +250,7 @@ def _is_import(node: ast.AST) -> bool:
 
 
 def _is_module(node: ast.AST) -> bool:
-    """Return True if a node is `trt.BuilderFlag` or another class of `trt`, even without an import of `trt`."""
+    """Return True if a syntax node is `trt.BuilderFlag` or another class of `trt`, even without an import of `trt`."""
     return (
         isinstance(node, ast.Attribute)
         and isinstance(node.value, ast.Name)
@@ -292,7 +292,7 @@ def _of_attribute(node: ast.Attribute) -> Iterator[Advice]:
 
 
 def _of_call(node: ast.Call) -> Iterator[Advice]:
-    """Yield advice for names that `getattr` and `setattr` use as text. `hasattr` only checks a name and is skipped."""
+    """Yield advice on TensorRT names that `getattr` and `setattr` use as text."""
     if _name_called_function(node) not in {"getattr", "setattr"} or len(node.args) < 2:
         return
     owner, name = node.args[0], node.args[1]
@@ -310,7 +310,7 @@ def _last(node: ast.AST) -> str:
 
 
 def _of_text(text: str, line: int) -> Iterator[Advice]:
-    """Yield advice for trtexec flags in a string, as in scripts that run trtexec."""
+    """Yield advice on trtexec flags in a string of a script."""
     for word in text.split():
         gone = gone_flag(word)
         if gone is not None:

@@ -74,7 +74,7 @@ class NativeBuilder:
         return release
 
     def check_targets(self, targets: Iterable[str]) -> None:
-        """Refuse targets that `build` would refuse, without a model. The library is asked only about uncommon targets.
+        """Refuse GPU architectures that `build` would refuse. The library is only asked about uncommon ones.
 
         Raises:
             MissingPackage: the library is not installed.
@@ -213,7 +213,7 @@ class NativeBuilder:
 
 
 def _sparse(request: BuildRequest, drafts: Path) -> Path:
-    """Return the model to build. For `--sparsity=force`, it is a copy whose weights have the 2:4 pattern, as in trtexec."""
+    """Return the model to build; for `--sparsity=force`, a copy with weights in the 2:4 pattern, as in trtexec."""
     if "--sparsity=force" not in request.flags:
         return request.model
     from qdqtool.backends.writing import write
@@ -233,7 +233,7 @@ def _unknown(verdict: dict[str, Any]) -> UsageError:
 
 
 def _add_place(mistake: Mistake, log: Path) -> Mistake:
-    """If an error names no node, add the node that the parser read last.
+    """Add the node that the parser read last to an error that names no node.
 
     Failed assertions in the parser's helpers name no node.
     """

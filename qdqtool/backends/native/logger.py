@@ -19,7 +19,7 @@ class _Phase:
 
 
 class Percent:
-    """Progress of a tree of phases, from 0 to 100; it never falls.
+    """Progress of nested build phases as a single percentage, which never falls.
 
     Every step of a phase counts with an equal share of the phase, and a phase is one step of its parent.
     """
@@ -29,18 +29,18 @@ class Percent:
         self._shown = 0
 
     def start(self, phase: str, parent: str | None, steps: int) -> int:
-        """Begin a phase; return the current percentage."""
+        """Begin a build phase; return the current percentage."""
         self._phases[phase] = _Phase(parent, max(steps, 1))
         return self._now(phase)
 
     def step(self, phase: str, step: int) -> int:
-        """Complete step number `step` (from 0) of a phase; return the current percentage."""
+        """Complete step number `step` (from 0) of a build phase; return the current percentage."""
         if phase in self._phases:
             self._phases[phase].done = min(step + 1, self._phases[phase].steps)
         return self._now(phase)
 
     def finish(self, phase: str) -> int:
-        """Complete a phase; return the current percentage."""
+        """Complete a build phase; return the current percentage."""
         entry = self._phases.pop(phase, None)
         if entry is None:
             return self._shown

@@ -17,7 +17,7 @@ from qdqtool.backends.flags import PRECISIONS, Flag, bytes_of
 
 
 class BuildFailure(Exception):  # noqa: N818 -- says what happened
-    """Raised when a build ends without an engine; `event` gives the parent process the reason."""
+    """Raised if a build ends without an engine; `event` tells the parent process the reason."""
 
     def __init__(self, event: str, **facts: Any) -> None:
         super().__init__(event)
@@ -25,7 +25,7 @@ class BuildFailure(Exception):  # noqa: N818 -- says what happened
 
 
 def refused_flag(flag: Flag, why: str) -> BuildFailure:
-    """Return the failure for a flag that the library does not support, or whose value is invalid."""
+    """Return the failure for a flag that the builder library does not support, or whose value is invalid."""
     return BuildFailure("refused flag", flag=str(flag), why=why)
 
 
@@ -51,7 +51,7 @@ def strong_of(trt: Any) -> Strong:
 
 
 def network_flags(trt: Any, flags: tuple[Flag, ...]) -> int:
-    """Return the flags to create the network: explicit batch if the release has this flag, strong typing if requested.
+    """Return the flags that create the network: explicit batch, and strong typing if requested.
 
     Raises:
         NoEngine: strong typing was asked of a library that has none.
@@ -84,7 +84,7 @@ def configure(trt: Any, config: Any, flags: tuple[Flag, ...]) -> None:
 
 
 def constrain(trt: Any, network: Any, flags: tuple[Flag, ...]) -> None:
-    """Set the precisions and output types of single layers that the flags name (weakly typed networks only).
+    """Set the precisions and output types that flags name for single layers, in weakly typed networks.
 
     Raises:
         NoEngine: the library knows no layer precisions, or the value cannot be read.

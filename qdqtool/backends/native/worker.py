@@ -41,7 +41,7 @@ _MOST = 200
 
 
 def mistakes_of(parser: Any) -> list[dict[str, str]]:
-    """Return at most 200 errors of the parser. Releases before 9 state the number of a node, but not its name."""
+    """Return at most 200 errors of the ONNX parser."""
     mistakes = (parser.get_error(index) for index in range(min(parser.num_errors, _MOST)))
     return [
         {
@@ -72,7 +72,7 @@ _CLASSES = {
 
 
 def attach_cache(trt: Any, config: Any, flags: tuple[Flag, ...]) -> Any:
-    """Set a calibrator that only reads the cache of `--calib`. The caller must keep it alive until the end of the build.
+    """Set a calibrator that only reads the cache of `--calib`; keep it alive until the build ends.
 
     Raises:
         NoEngine: no such file, an unknown kind of cache, or a library without calibrators.
@@ -196,7 +196,7 @@ def parse(trt: Any, request: dict[str, Any]) -> None:
 
 
 def _parse_model(trt: Any, network: Any, log: Any, model: str) -> Any:
-    """Parse the model and return the parser. It owns the weights of the network, so it must stay alive."""
+    """Parse the model and return the parser, which owns the weights and must stay alive."""
     parser = trt.OnnxParser(network, log)
     if not parser.parse_from_file(model):
         raise BuildFailure("refused", mistakes=mistakes_of(parser), messages=log.errors)
@@ -208,7 +208,7 @@ def _unreadable(error: UnicodeDecodeError) -> BuildFailure:
 
 
 def _plan(trt: Any, request: dict[str, Any], targets: list[str]) -> tuple[tuple[Flag, ...], list[str]]:
-    """Return the flags of this build, and its warnings."""
+    """Return the flags of this build, and warnings about them."""
     flags = parse_flags(request["flags"])
     if request["facts"] is None:
         return flags, []
@@ -229,7 +229,7 @@ def _plan(trt: Any, request: dict[str, Any], targets: list[str]) -> tuple[tuple[
 
 
 def targets_of(trt: Any, targets: list[str]) -> list[str]:
-    """Return the targets to build for; empty if the library builds only for the GPU at hand."""
+    """Return the GPU architectures to build for; empty if the library builds only for the GPU of this machine."""
     if not hasattr(trt, "ComputeCapability"):
         return []
     supported = [name.lower() for name in trt.ComputeCapability.__members__ if name.startswith("SM")]
@@ -266,7 +266,7 @@ def _add_profiles(builder: Any, config: Any, entries: list[dict[str, Any]]) -> N
 
 
 def _profile_entries(network: Any, entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the shapes of the profiles, and the values of those inputs from which the network computes shapes."""
+    """Return the shapes of the optimization profiles, and values for inputs from which shapes are computed."""
     inputs = [network.get_input(index) for index in range(network.num_inputs)]
     shaping = {tensor.name for tensor in inputs if tensor.is_shape_tensor}
     return [entry for entry in entries if not entry["is_value"] or entry["name"] in shaping]
@@ -281,7 +281,7 @@ def _attach_monitor(trt: Any, config: Any, tell: Tell) -> Any:
 
 
 def _layers(trt: Any, log: Any, plan: Any) -> str:
-    """Return the JSON of the engine inspector; if this machine cannot load the engine, the builder's own dump."""
+    """Return the layer JSON of the engine inspector; if the engine cannot be loaded here, the builder's own dump."""
     if log.layers and hasattr(trt, "ComputeCapability"):
         return str(log.layers)
     engine = trt.Runtime(log).deserialize_cuda_engine(plan)
@@ -305,7 +305,7 @@ def _write(path: Path, content: bytes) -> None:
 
 
 def main() -> None:
-    """Build the engine that the request on standard input describes."""
+    """Build the engine that the request on standard input describes, in the child process."""
     request, tell = meet()
     threading.stack_size(request["stack_mib"] << 20)
     builder = threading.Thread(target=_serve, args=(request, tell))

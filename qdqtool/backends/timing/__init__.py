@@ -1,1 +1,1 @@
-"""Inference times. Candidates are measured in turns, so that slow drift has the same effect on all of them."""
+"""Inference times. Models or engines are measured alternately, so that slow drift affects all of them alike."""

@@ -39,7 +39,7 @@ _BITS = {"BF16": 16, "FP8": 8, "FP4": 4, "INT4": 4, "E8M0": 8}
 
 
 class EngineClock:
-    """One loaded engine with its memory on the GPU."""
+    """A loaded engine that can be timed, with its memory on the GPU."""
 
     def __init__(
         self,
@@ -233,7 +233,7 @@ def _profiler(trt: Any) -> Any:
 
 
 def driver() -> Any:
-    """Load the CUDA driver library.
+    """Load the library of the CUDA driver.
 
     Raises:
         MissingPackage: it is not here.
@@ -247,7 +247,7 @@ def driver() -> Any:
 
 
 class Cuda:
-    """Primary context of the first GPU, current in this thread.
+    """The CUDA context of the first GPU, current in this thread.
 
     Raises:
         MissingPackage: there is no driver, or no GPU.
@@ -269,7 +269,7 @@ class Cuda:
         return address.value
 
     def free(self, address: int) -> None:
-        """Free memory on the GPU."""
+        """Free GPU memory at an address."""
         self._call("cuMemFree_v2", ctypes.c_uint64(address))
 
     def upload(self, address: int, array: NDArray[Any]) -> None:

@@ -1,4 +1,4 @@
-"""Times ONNX models or engines in turns, and reports which of them is faster. All clocks are used from here."""
+"""Times ONNX models or engines alternately, and reports which of them is faster."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 
 class OrtClock:
-    """Clock of one model on one device."""
+    """Times one model with onnxruntime on one device."""
 
     def __init__(self, model: Path, device: str, feeds: Mapping[str, NDArray[Any]]) -> None:
         self._runner: OrtRunner = open_runner(
@@ -134,7 +134,7 @@ TIMING = Artefact(kind="timing", schema=1, type=Timing)
 
 
 def measure(request: TimeRequest, on_turn: OnTurn | None = None) -> Timing:
-    """Time several models or engines in turns, so that changes of the GPU clock affect all of them.
+    """Time several models or engines alternately, so that changes of the GPU clock affect all of them.
 
     Raises:
         UsageError: trust is missing, or the clock cannot time these candidates.
@@ -223,7 +223,7 @@ def _by_library(
 
 
 def _program(request: TimeRequest, plans: Sequence[EnginePlan]) -> Program | None:
-    """Return the trtexec to use; None if the Python package is used."""
+    """Return the trtexec that times engines; None if the Python package does it."""
     if request.via == "ort":
         raise UsageError("onnxruntime times models, not engines", fix="pass .onnx files, or remove --via")
     if request.via == "trt" or any(plan.maker != "TensorRT" for plan in plans):
@@ -258,7 +258,7 @@ def _shape_flags(request: TimeRequest) -> tuple[Flag, ...]:
 
 
 def _feeds(inputs: tuple[TensorInfo, ...], request: TimeRequest) -> dict[str, NDArray[Any]]:
-    """Return the inputs: the passed arrays; else random numbers for floating-point inputs, and zeros for other types."""
+    """Return the inputs for timing: the passed arrays, else random floats, and zeros for other types."""
     import numpy as np
 
     arrays = _load(request.inputs) if request.inputs else {}

@@ -26,7 +26,7 @@ from qdqtool.io.child import Tell, meet
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EngineRun:
-    """Parameters for the child process, apart from the engines.
+    """Parameters of the child process that times engines.
 
     Attributes:
         effort: how much is measured.
@@ -52,7 +52,7 @@ Profile = list[tuple[str, list[float]]]
 def time_engines(
     plans: Sequence[EnginePlan], run: EngineRun, on_turn: OnTurn | None = None
 ) -> tuple[tuple[Series, ...], tuple[Profile, ...]]:
-    """Measure these engines in turns in one process; return their times, and layer profiles if requested.
+    """Measure these engines alternately in one process; return their times, and layer profiles if requested.
 
     Raises:
         QdqError: the engines cannot be loaded together, or an engine cannot be run; the message names the part that
@@ -126,7 +126,7 @@ def main() -> None:
 
 
 def measure(trt: Any, request: dict[str, Any], tell: Tell) -> dict[str, Any]:
-    """Load the engines and measure them in turns; if requested, profile layers and save outputs.
+    """Load the engines and measure them alternately; if requested, profile layers and save outputs.
 
     Raises:
         QdqError: an engine cannot be loaded or run, or the inputs do not fit.

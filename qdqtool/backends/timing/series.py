@@ -1,4 +1,4 @@
-"""Measured times of candidates, the rounds of the measurement, and the faster candidate."""
+"""Measured times of several candidates in rounds, and the comparison of two of them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _UNSTABLE = 0.025
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Series:
-    """Times of one candidate in milliseconds.
+    """The measured times of one model or engine, in milliseconds, by round.
 
     Attributes:
         name: the timed model or engine.
@@ -37,13 +37,13 @@ class Series:
 
     @property
     def times(self) -> tuple[float, ...]:
-        """Times of all rounds in one tuple."""
+        """The times of all rounds in one tuple."""
         return tuple(time for times in self.rounds for time in times)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SeriesSummary:
-    """Statistics of a series, times in milliseconds.
+    """Statistics of one model's measured times, in milliseconds.
 
     Attributes:
         name: the timed model or engine.
@@ -94,7 +94,7 @@ def summarize(series: Series) -> SeriesSummary:
 
 
 def _percentile(rising: list[float], share: int) -> float:
-    """Return the smallest measured time such that at least `share` percent of all times are not larger."""
+    """Return the smallest measured time that at least `share` percent of the times do not exceed."""
     return rising[max(0, -(-len(rising) * share // 100) - 1)]
 
 
@@ -107,14 +107,14 @@ class Clock(Protocol):
 
     @property
     def name(self) -> str:
-        """Name of the candidate."""
+        """Name of the timed model or engine."""
 
     @property
     def measures(self) -> str:
-        """Description of the measured quantity."""
+        """Description of the time that the clock measures."""
 
     def warm_up(self, milliseconds: float) -> None:
-        """Run for about this long without measuring."""
+        """Run the model or engine for about this long without measuring."""
 
     def measure(self, iterations: int) -> tuple[float, ...]:
         """Measure the milliseconds of each of `iterations` inferences."""
@@ -140,7 +140,7 @@ OnTurn = Callable[[int, int], None]
 
 
 def take_turns(clocks: Sequence[Clock], effort: Effort, on_turn: OnTurn | None = None) -> tuple[Series, ...]:
-    """Measure every clock in every round; return one series per clock, in the order given."""
+    """Measure every clock in every round; return one series per clock, in the given order."""
     for clock in clocks:
         clock.warm_up(effort.warm_up_ms)
     times: list[list[tuple[float, ...]]] = [[] for _ in clocks]
@@ -174,7 +174,7 @@ _FEWEST = 5
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TimingVerdict:
-    """Result of comparing candidate B with reference A.
+    """The result of comparing the times of B with those of A.
 
     Attributes:
         reference: name of A.
@@ -208,7 +208,7 @@ class TimingVerdict:
 
 
 def judge(reference: Series, candidate: Series) -> TimingVerdict:
-    """Compare two series measured in the same rounds.
+    """Compare two series of times measured in the same rounds.
 
     Raises:
         UsageError: different numbers of rounds, or a time that is not positive.

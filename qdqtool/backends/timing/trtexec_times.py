@@ -34,7 +34,7 @@ _TAIL = 100_000
 
 
 class TrtexecClock:
-    """A clock that starts trtexec in every round; `log` is the output of the last run."""
+    """Times an engine by starting trtexec in every round; `log` is the output of the last run."""
 
     def __init__(self, program: Program, plan: EnginePlan, flags: tuple[Flag, ...], timeout_s: float) -> None:
         program.check(flags)
@@ -70,7 +70,7 @@ class TrtexecClock:
             return compute_times(times)[:iterations]
 
     def profile(self) -> tuple[LayerTime, ...]:
-        """Measure all layers in a separate run. With profiling, the inference takes longer than the sum of its layers.
+        """Measure the time of each layer in a separate run, because profiling makes the inference slower.
 
         Raises:
             BuildError: trtexec failed.
@@ -161,7 +161,7 @@ def layer_times(path: Path) -> tuple[LayerTime, ...]:
 
 
 def spell_times(times: Sequence[float]) -> str:
-    """Format compute times as trtexec writes them. Transfers take no time; an inference begins as the last one ends."""
+    """Format compute times in the form of trtexec's file of times, without transfers."""
     rows, start = [], 0.0
     for time in times:
         end = start + time
@@ -209,7 +209,7 @@ _WORDS = {
 
 
 def raw_name(tensor: str, role: str, array: NDArray[Any]) -> str:
-    """Return the file name for the raw bytes of a tensor. Characters that file names cannot contain become `_`."""
+    """Return the file name for the bytes of a tensor; characters that file names cannot contain become `_`."""
     plain = re.sub(r"[^\w.-]", "_", tensor)
     dims = ".".join(map(str, array.shape))
     word = _WORDS.get(array.dtype.name, array.dtype.name)

@@ -1,4 +1,4 @@
-"""All code that uses torch: tracing, insertion of quantizers, fine-tuning and export; torch itself may be missing."""
+"""All code that uses torch: tracing, quantizers, training and export. torch may be missing."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ NVIDIA = "pip install 'qdqtool[qat-nvidia]'"
 
 
 def need(package: str, *, fix: str = "pip install 'qdqtool[qat]'") -> ModuleType:
-    """Import a Python package that an optional extra installs.
+    """Import a Python package that an optional extra of qdqtool installs.
 
     Raises:
         MissingPackage: it is not installed, or does not load here.

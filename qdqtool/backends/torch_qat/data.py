@@ -17,14 +17,14 @@ Batch = tuple[tuple[torch.Tensor, ...], Any]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Shape:
-    """Shape of one sample and type of each input."""
+    """Shape of one sample and type of each input of a data source."""
 
     dims: tuple[tuple[int, ...], ...]
     dtypes: tuple[torch.dtype, ...]
 
     @classmethod
     def of(cls, inputs: tuple[torch.Tensor, ...]) -> Shape:
-        """Return the shape of the inputs of a batch."""
+        """Return the shape and type of the inputs of a batch."""
         return cls(
             dims=tuple(tuple(value.shape[1:]) for value in inputs),
             dtypes=tuple(value.dtype for value in inputs),
@@ -88,7 +88,7 @@ class Feed:
         return self._promised
 
     def first(self) -> Batch:
-        """Return the first batch in order."""
+        """Return the first batch, without shuffling."""
         for batch in self.batches():
             return batch
         raise InputFileError(
@@ -177,7 +177,7 @@ class Feed:
 
 
 def _arrays(source: Any, where: str) -> tuple[tuple[torch.Tensor, ...], Any] | None:
-    """Return `source` as a pair of inputs and targets; None if it is not a pair of arrays."""
+    """Return `source` as a tuple of inputs and targets; None if it is not a pair of arrays."""
     if not isinstance(source, (tuple, list)) or len(source) != 2:
         return None
     if not hasattr(source[1], "shape") and not isinstance(source[1], Mapping):
@@ -206,7 +206,7 @@ def _as_tensors(targets: Any) -> Any:
 
 
 def _equally_long(inputs: tuple[torch.Tensor, ...], targets: Any) -> bool:
-    """Return whether every input has one sample per target.
+    """Return True if every input has one sample per target.
 
     Targets in a structure, such as a detector's boxes, may have any length.
     """
@@ -217,7 +217,7 @@ def _equally_long(inputs: tuple[torch.Tensor, ...], targets: Any) -> bool:
 
 
 def _is_map(source: Any) -> bool:
-    """Return True if `source` is a dataset with one pair per index. A plain list counts as a list of batches."""
+    """Return True if `source` is a dataset with one (inputs, target) pair per index. A list counts as batches."""
     return (
         hasattr(source, "__getitem__") and isinstance(source, Sized) and not isinstance(source, (list, tuple))
     )

@@ -57,7 +57,7 @@ def export(flat: fx.GraphModule, inputs: Inputs, path: Path, *, exporter: str, o
 
 
 def _clear(path: Path) -> None:
-    """Remove files that a killed export left beside its model; no other process exports to this path."""
+    """Remove files that a killed export left beside its model."""
     for draft in path.parent.glob(f".{path.name}.*"):
         if draft.is_dir():
             rmtree(draft)
@@ -134,7 +134,7 @@ def _output_names(flat: fx.GraphModule, inputs: Inputs) -> list[str]:
 
 
 def _two(value: torch.Tensor) -> torch.Tensor:
-    """Repeat a single sample, because torch.export treats a batch of one as a constant size."""
+    """Repeat a single sample, because torch.export would treat a batch of one as a constant size."""
     return value if value.shape[0] > 1 else torch.cat([value, value])
 
 

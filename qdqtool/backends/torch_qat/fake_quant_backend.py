@@ -1,4 +1,4 @@
-"""Interface of a fake quantization engine."""
+"""Interface of implementations of fake quantization."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Start:
     format: QuantFormat = INT8
 
     def shaped(self) -> torch.Tensor:
-        """Return the magnitudes in a shape that broadcasts to the tensor."""
+        """Return the quantizer's magnitudes in a shape that broadcasts to the tensor."""
         values = torch.tensor(self.amax, dtype=torch.float32)
         if self.axis is None:
             return values.reshape(())
@@ -38,7 +38,7 @@ class Start:
 
 
 class FakeQuantBackend(Protocol):
-    """Engine that makes fake quantizers: modules that round a float tensor to the values of a format."""
+    """Makes fake quantizers: modules that round a float tensor to the values of a format."""
 
     learns: str
     """Scales that the engine can learn: "all", "per-tensor" or "none"."""
@@ -46,11 +46,11 @@ class FakeQuantBackend(Protocol):
     """Names of the formats that the engine can round to."""
 
     def quantizer(self, start: Start) -> nn.Module:
-        """Return a module from float tensor to float tensor: symmetric, with straight-through gradients.
+        """Return a fake quantizer, a module from float tensor to float tensor with straight-through gradients.
 
         Raises:
             MissingPackage: the engine's package is not installed.
         """
 
     def amax(self, quantizer: nn.Module) -> torch.Tensor:
-        """Return the magnitudes that now map to the largest number of the format."""
+        """Return the magnitudes that a fake quantizer maps to the largest number of its format."""

@@ -1,4 +1,4 @@
-"""Traces a network. Every step gets a unique name, which identifies the step after export."""
+"""Traces a PyTorch network to a flat graph. Every step gets a unique name, which survives the export."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def _own_weight(recorded: fx.GraphModule, node: fx.Node) -> None:
 
 
 def _own_norm(recorded: fx.GraphModule, node: fx.Node) -> None:
-    """Turn a recorded BatchNorm back into a module: then it can be folded, and its statistics can be updated or frozen."""
+    """Turn a recorded BatchNorm back into a module, so that it can be folded or frozen."""
     value, weight, bias, mean, variance, _, momentum, epsilon, _ = node.args
     kinds = {2: nn.BatchNorm1d, 3: nn.BatchNorm1d, 4: nn.BatchNorm2d, 5: nn.BatchNorm3d}
     running = _member(recorded, str(mean.target))
@@ -234,7 +234,7 @@ def flatten(
 
 
 def _warn(parts: Iterable[str]) -> None:
-    """Warn that parts which cannot be traced are exported with the branches that the example inputs take."""
+    """Warn that untraceable parts are exported with the branches that the example inputs take."""
     _LOGGER.warning(
         "the control flow of %s depends on data: only its layers get quantizers, and the exported model follows the path of the example inputs",
         ", ".join(parts),
@@ -242,7 +242,7 @@ def _warn(parts: Iterable[str]) -> None:
 
 
 def _as_one_step(model: nn.Module, count: int, names: tuple[str, ...]) -> fx.GraphModule:
-    """Return a graph whose only step is the whole network."""
+    """Return a graph in which the whole network is a single step."""
     graph = fx.Graph()
     arguments = names or tuple(inspect.signature(model.forward).parameters)[:count]
     inputs = {name: graph.placeholder(name) for name in arguments}
@@ -262,7 +262,7 @@ def _defaults(model: nn.Module, count: int, names: tuple[str, ...]) -> dict[str,
 
 
 def _without(traced: fx.GraphModule, defaults: Mapping[str, Any]) -> fx.GraphModule:
-    """Remove inputs that keep their default values, and the checks of these inputs by the tracer."""
+    """Remove forward() inputs that keep their default values, and the tracer's checks of them."""
     for node in list(traced.graph.nodes):
         if node.op == "placeholder" and str(node.target).rpartition("_")[0] in defaults:
             _erase(node)
@@ -279,7 +279,7 @@ def _erase(node: fx.Node) -> None:
 
 
 class _Around(fx.Tracer):
-    """Tracer that treats the modules in `whole` as single steps."""
+    """A torch.fx tracer that treats the modules in `whole` as single steps."""
 
     def __init__(self, whole: set[nn.Module]) -> None:
         super().__init__()
@@ -290,7 +290,7 @@ class _Around(fx.Tracer):
 
 
 def _untraceable(model: nn.Module, defaults: dict[str, Any]) -> set[nn.Module]:
-    """Return the innermost modules that cannot be traced; also `model` itself if it is not enough to keep them whole."""
+    """Return the innermost modules that torch.fx cannot trace, or `model` itself."""
     whole: set[nn.Module] = set()
     # Children come after their parents, so the other way round an inner module is known before an outer one is tried.
     for module in reversed(list(model.modules())):
@@ -335,7 +335,7 @@ def _name_modules(traced: fx.GraphModule) -> fx.GraphModule:
 
 
 def _own(module: nn.Module, calls: int, *, first: bool) -> nn.Module:
-    """Return a module that stands for one function call in the traced graph.
+    """Return a module for one call in the traced graph. A module without weights is copied for each call.
 
     If it is called several times, a module without weights is copied, and one with weights is shared.
     """
@@ -369,7 +369,7 @@ def run(flat: nn.Module, inputs: tuple[torch.Tensor, ...]) -> Any:
 
 
 def tensors(outputs: Any) -> tuple[torch.Tensor, ...]:
-    """Return all tensors of nested lists, tuples and dicts, in order."""
+    """Return all tensors in nested lists, tuples and dicts, in order."""
     if isinstance(outputs, torch.Tensor):
         return (outputs,)
     return tuple(leaf for part in _parts(outputs) for leaf in tensors(part))
@@ -444,7 +444,7 @@ def pick_samples(value: Any, rows: Any, count: int) -> Any:
 
 
 class Step(nn.Module):
-    """One function or method call of the network as a module, so that the exporter keeps its name."""
+    """One function or method call of a traced network as a module, so that the exporter keeps its name."""
 
     def __init__(self, function: Callable[..., Any], method: str = "") -> None:
         super().__init__()
@@ -458,7 +458,7 @@ class Step(nn.Module):
 
 
 class Weighted(Step):
-    """A call with a weight, and optionally a bias, which become its parameters."""
+    """A traced call whose weight and bias become parameters of a module."""
 
     def __init__(self, function: Callable[..., Any], weight: nn.Parameter, bias: nn.Parameter | None) -> None:
         super().__init__(function)

@@ -28,7 +28,7 @@ LOSSES: dict[str, Loss] = {"cross_entropy": _cross_entropy, "mse": _mse}
 
 
 def only(outputs: Any, where: str) -> torch.Tensor:
-    """Return the only tensor of the outputs, which may be in a container.
+    """Return the only tensor in a network's outputs, which may be in a container.
 
     Raises:
         UsageError: it returns several tensors.
@@ -65,7 +65,7 @@ def measure_distillation(outputs: Any, teacher: Any, temperature: float) -> torc
 
 
 def _distance(outputs: torch.Tensor, teacher: torch.Tensor, temperature: float) -> torch.Tensor:
-    """Return the distance of one tensor from the teacher's tensor.
+    """Return the distance of a student's tensor from the teacher's tensor.
 
     Class scores [N, C]: Kullback-Leibler divergence at `temperature`, times `temperature` squared, so that the
     gradient does not shrink with the temperature (Hinton et al., Distilling the Knowledge in a Neural Network, 2015).

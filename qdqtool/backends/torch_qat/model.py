@@ -25,7 +25,7 @@ from qdqtool.graph.view import GraphView
 
 
 class QatModel(nn.Module):
-    """A network with fake quantizers at the node inputs of a placement. It shares the weights of the float network.
+    """A network with fake quantizers at the inputs that a placement chose. It shares the weights of the float network.
 
     It has the inputs and outputs of the network. Its state holds weights, scales and the calibration, so that a
     checkpoint continues in another process. `forward` refuses until there are ranges: rounding with none would
@@ -82,7 +82,7 @@ class QatModel(nn.Module):
         self.table = table
 
     def trained(self) -> CalibrationTable:
-        """Return the current ranges. A tensor without a quantizer keeps its calibrated range.
+        """Return the table with the current ranges. A tensor without a quantizer keeps its calibrated range.
 
         Raises:
             UsageError: there was no calibration.
@@ -186,7 +186,7 @@ class PreparedModel(QatModel):
 
 
 def _add_biases(model: QatModel, state: dict[str, Any], prefix: str, *_: Any) -> None:
-    """Add biases to layers that have a bias only in the checkpoint, because of a bias correction."""
+    """Add biases to layers that have one only in the checkpoint, because calibration corrected them."""
     for key, value in state.items():
         owner, _dot, name = key.removeprefix(prefix).rpartition(".")
         if key.startswith(prefix) and name == "bias":
@@ -199,5 +199,5 @@ def _add_biases(model: QatModel, state: dict[str, Any], prefix: str, *_: Any) ->
 
 
 def _hold_loaded(model: QatModel, *_: Any) -> None:
-    """Freeze the scales of the loaded checkpoint if scales were frozen before."""
+    """Freeze the scales after loading a checkpoint in which they were frozen."""
     model.freeze_scales(model.scales_frozen)

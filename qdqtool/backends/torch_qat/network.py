@@ -64,7 +64,7 @@ class EpochJournal:
             self._board.close()
 
     def write(self, epochs: Sequence[Epoch]) -> None:
-        """Write all epochs so far. The file is written as a whole each time, so that an interruption leaves no gap."""
+        """Write the results of all epochs so far, as a whole file each time."""
         lines = [json.dumps(asdict(epoch), sort_keys=True) + "\n" for epoch in epochs]
         write_text(self._folder / FILE, "".join(lines))
         if self._writer is not None:
@@ -149,7 +149,7 @@ class Network:
         return self.traced.inputs
 
     def export(self, path: Path) -> None:
-        """Write the network with its current weights as float ONNX."""
+        """Write the network with its current weights as a float ONNX model."""
         export(self.flat, self.traced.example, path, exporter=self.options.exporter, opset=self.options.opset)
 
     def fit(self, model: QatModel, folder: Path, key: str, on_step: Callable[[int, int], object]) -> Trained:
@@ -210,7 +210,7 @@ class Network:
         return sha.hexdigest()
 
     def score(self) -> Callable[[Any, Any], float]:
-        """Return the recipe's metric: a function of all outputs and targets of a split; higher is better."""
+        """Return the recipe's metric as a function of outputs and targets; higher is better."""
         return self._score(self._loss())
 
     def structured(self, arrays: Sequence[Any]) -> Any:
@@ -221,7 +221,7 @@ class Network:
         return map_tensors(form, lambda _: torch.from_numpy(next(leaves)))
 
     def _try(self, inputs: tuple[torch.Tensor, ...]) -> None:
-        """Run the network on the first training batch."""
+        """Run the network on the first training batch, to find errors early."""
         try:
             with torch.no_grad():
                 run(self.flat, inputs)

@@ -180,7 +180,7 @@ def _ultralytics(request: dict[str, Any]) -> None:
 
 
 def _transformers(request: dict[str, Any]) -> None:
-    """Export the network in a Hugging Face folder with dynamic batches and lengths. Runs no code of the folder; no downloads."""
+    """Export the network in a Hugging Face folder with dynamic batches and lengths, without downloads and without its code."""
     transformers = importlib.import_module("transformers")
     import torch
 
@@ -238,7 +238,7 @@ def _transformers(request: dict[str, Any]) -> None:
 
 
 def _example(transformers: Any, folder: Path, network: Any) -> dict[str, Any]:
-    """Return inputs of a network by name: token ids of two sequences, two pictures, or two sounds.
+    """Return example inputs of a published network by name: token ids, pictures or sounds.
 
     Raises:
         ValueError: the network reads other inputs, or does not state the size of its pictures.
@@ -267,7 +267,7 @@ def _example(transformers: Any, folder: Path, network: Any) -> dict[str, Any]:
 
 
 def _sides_of_pictures(folder: Path, config: Any) -> tuple[int, ...]:
-    """Return height and width of a network's pictures, which `config.json` or the image processor states.
+    """Return height and width of a network's pictures, from `config.json` or the image processor.
 
     Raises:
         ValueError: neither states them.

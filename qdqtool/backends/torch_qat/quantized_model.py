@@ -1,4 +1,4 @@
-"""A flat network with quantizers at the node inputs of the placement."""
+"""A flat network with fake quantizers at the inputs that a placement chose."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TRAINED = "trained"
 
 
 class QuantizedWeight(nn.Module):
-    """A layer that computes with its quantized weight.
+    """A layer that computes with its fake-quantized weight.
 
     If a BatchNorm follows, the weight is quantized in its folded form: multiplied by gain / sqrt(variance + epsilon)
     of the running statistics, rounded, and divided again. If the graph holds the weight in another order
@@ -60,7 +60,7 @@ class QuantizedWeight(nn.Module):
         return functional_call(self.layer, {"weight": self.weight()}, args, kwargs)
 
     def weight(self) -> torch.Tensor:
-        """Return the weight as it will be in the engine, but before folding."""
+        """Return the fake-quantized weight as it will be in the engine, before folding."""
         raw: torch.Tensor = self.layer.weight
         factor = self._factor(raw)
         if factor is None:
@@ -90,7 +90,7 @@ class QuantizedWeight(nn.Module):
 
 
 class QuantizedInput(nn.Module):
-    """A layer with a quantized input, inside a part of the network that cannot be traced."""
+    """A layer with a fake-quantized input, inside a part of the network that cannot be traced."""
 
     def __init__(self, layer: nn.Module, quantizer: nn.Module, *, owner: bool) -> None:
         super().__init__()
@@ -105,7 +105,7 @@ class QuantizedInput(nn.Module):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class QuantizedModel:
-    """A network in training. A quantizer holds the range of each quantized tensor.
+    """A network in training. A fake quantizer holds the range of each quantized tensor.
 
     Attributes:
         network: the trained network; its parameters are those of the original float network.
@@ -145,7 +145,7 @@ def make_student(
     *,
     learn: bool,
 ) -> QuantizedModel:
-    """Put quantizers into a new graph over the modules of `flat`. Tied tensors share one quantizer.
+    """Put fake quantizers into a new graph over the modules of `flat`. Tensors with one scale share a quantizer.
 
     Without a table, their ranges have no meaning until `set_ranges`.
 
@@ -185,7 +185,7 @@ def make_student(
 def set_ranges(
     student: QuantizedModel, sites: tuple[Site, ...], table: CalibrationTable, flat: fx.GraphModule
 ) -> None:
-    """Set the range of every quantizer. Tied tensors use the range of the first. Parameters remain the same objects.
+    """Set the range of every fake quantizer; the parameters remain the same objects.
 
     Raises:
         InputFileError: the table has no range for a tensor.
@@ -207,7 +207,7 @@ def set_ranges(
 
 
 def _start(entry: TensorRange | None, site: Site, flat: fx.GraphModule, *, learn: bool) -> Start:
-    """Return the initial values for the quantizer of a site; without a range, ones."""
+    """Return the initial values of the fake quantizer at a site; ones if it has no range."""
     if site.source or site.axis is None:
         whole = (1.0,) if entry is None else (max(entry.symmetric.amax),)
         return Start(amax=whole, learn=learn, format=site.format)
@@ -217,7 +217,7 @@ def _start(entry: TensorRange | None, site: Site, flat: fx.GraphModule, *, learn
 
 
 def _groups(placement: Placement) -> dict[str, str]:
-    """Return the first tensor, by name, of each set of tied tensors, for every member of the set."""
+    """Return the first tensor, by name, of each group with a shared scale, for every tensor of the group."""
     shared = classes(tie.tensors for tie in placement.ties)
     return {name: min(group) for group in shared for name in group}
 
@@ -225,7 +225,7 @@ def _groups(placement: Placement) -> dict[str, str]:
 def _place(
     network: fx.GraphModule, site: Site, name: str, quantizer: nn.Module, flat: fx.GraphModule
 ) -> None:
-    """Insert a quantizer before a step. It is registered once, at its first use."""
+    """Insert a fake quantizer before a step."""
     step = next(node for node in network.graph.nodes if node.name == site.step)
     path = next((path for path, module in network.named_modules() if module is quantizer), "")
     if site.layer:
@@ -247,7 +247,7 @@ def _place(
 
 
 def _wrap(network: nn.Module, path: str, site: Site, quantizer: nn.Module, *, owner: bool) -> None:
-    """Put a quantizer around one layer of a part.
+    """Put a fake quantizer around a layer inside an untraceable part.
 
     The modules that hold the layer are copied, because the float network keeps them.
 
@@ -287,7 +287,7 @@ def shift_biases(flat: fx.GraphModule, shifts: Iterable[NodeShift], owners: Mapp
 
 
 def freeze_norms(network: nn.Module) -> None:
-    """From now on, use the running statistics of BatchNorm without updating them."""
+    """Use the running statistics of BatchNorm from now on, without updating them."""
     for module in network.modules():
         if isinstance(module, NORMS):
             module.eval()

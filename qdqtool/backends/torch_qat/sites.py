@@ -1,4 +1,4 @@
-"""Finds the node inputs of a placement in a traced network."""
+"""Finds the quantized inputs of a placement in a traced PyTorch network."""
 
 from __future__ import annotations
 
@@ -58,14 +58,14 @@ class Site:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sites:
-    """All node inputs with a place in the torch network, and all node inputs without one, each with the reason."""
+    """The quantized inputs of a placement: those with a place in the torch network, and those without, with the reason."""
 
     placed: tuple[Site, ...]
     lost: tuple[tuple[Slot, str], ...]
 
 
 def locate(placement: Placement, view: GraphView, flat: fx.GraphModule) -> Sites:
-    """Find the sites of all quantized inputs; `view` is the prepared graph of the exported `flat`."""
+    """Find the places of all quantized inputs in a torch network; `view` is the prepared graph of the exported `flat`."""
     finder = _Finder(view, flat)
     sites: list[Site] = []
     lost: list[tuple[Slot, str]] = []
@@ -89,13 +89,13 @@ def bias_owners(shifts: Iterable[NodeShift], view: GraphView, flat: fx.GraphModu
 
 
 def _site(decision: Decision, step: str, **place: Any) -> Site:
-    """Return the site of a decision at this step; `place` has further fields of the site."""
+    """Return the place of a quantized input at this step; `place` has further fields."""
     chosen = INT8 if decision.spec is None else decision.spec.format
     return Site(slot=decision.slot, tensor=decision.tensor, step=step, format=chosen, **place)
 
 
 def _layout(node: Node, layer: nn.Module) -> NDArray[np.int64] | None:
-    """Return the `layout` of a site: how preparation reordered the weight when it wrote the layer as `node`."""
+    """Return how preparation reordered the weight of a layer when it wrote the layer as `node`."""
     if node.op != "Conv" or not isinstance(layer, TRANSPOSED):
         return None
     numbers = np.arange(1, layer.weight.numel() + 1, dtype=np.int64).reshape(tuple(layer.weight.shape))
@@ -112,7 +112,7 @@ class _Finder:
         self._step_names = {self._step_of(node) for node in view.nodes} | self._inputs
 
     def site(self, decision: Decision) -> Site | str:
-        """Return the site of a decision, or the reason why it has none."""
+        """Return the place of a quantized input in the torch network, or the reason why it has none."""
         node = self._view.by_name[decision.slot.node]
         step = self._step_of(node)
         if not step:
@@ -148,12 +148,12 @@ class _Finder:
         return _site(decision, step, axis=axis, norm=self._norm_after(step), layout=layout)
 
     def _layer_in(self, node: Node, step: str) -> str:
-        """Return the path of a node's layer inside a step; "" if the node is not such a layer."""
+        """Return the path of a node's layer inside a step; "" if the step does not contain the layer."""
         path = ".".join(node.name.split("/")[2:-1])
         return path if path and isinstance(self._modules.get(f"{step}.{path}"), LAYERS) else ""
 
     def _inside(self, decision: Decision, node: Node, step: str, layer: str) -> Site | str:
-        """Return the site of a layer inside a part that cannot be traced, or the reason why it has none."""
+        """Return the place of a layer inside a part that cannot be traced, or the reason why it has none."""
         name = f"{step}.{layer}"
         if decision.kind is not SlotKind.WEIGHT:
             if decision.slot.index:
@@ -185,7 +185,7 @@ class _Finder:
         return ""
 
     def _source(self, step: fx.Node, origin: str) -> str:
-        """Return the direct input of `step` that has the result of `origin`. Steps without an ONNX node are skipped."""
+        """Return the input of `step` that has the result of `origin`, looking through steps without an ONNX node."""
         for direct in step.all_input_nodes:
             above: fx.Node | None = direct
             while above is not None:

@@ -33,14 +33,14 @@ from qdqtool.io.files import write_bytes
 
 
 def write(path: Path, key: str, state: dict[str, Any]) -> None:
-    """Write `state` to `path` atomically. `key` identifies the model and the recipe of this state."""
+    """Write a training checkpoint to `path` atomically. `key` identifies its model and recipe."""
     stream = io.BytesIO()
     torch.save({"key": key, **state}, stream)
     write_bytes(path, stream.getvalue())
 
 
 def read(path: Path, key: str) -> dict[str, Any] | None:
-    """Read the state at `path`; return None if there is none.
+    """Read the training checkpoint at `path`; None if there is none.
 
     Raises:
         InputFileError: damaged, or it belongs to another model or recipe.
@@ -78,7 +78,7 @@ def _several() -> bool:
 
 
 def gather_lists(mine: list[T]) -> list[T]:
-    """Join the lists of all ranks in order; with one process, return `mine`."""
+    """Join the lists of all ranks in order; return `mine` if there is one process."""
     if not _several():
         return mine
     everyone: list[Any] = [None] * distributed.get_world_size()
@@ -87,7 +87,7 @@ def gather_lists(mine: list[T]) -> list[T]:
 
 
 def from_first(make: Callable[[], T]) -> T:
-    """Return the result of the first rank on all ranks.
+    """Return the value of the first rank on all ranks.
 
     Its error is raised on all ranks, because they would wait forever otherwise.
 
@@ -123,7 +123,7 @@ _WINDOW = 3
 
 
 def kept_epoch(epochs: Sequence[Epoch], noise: float) -> int:
-    """Return the number of the epoch to keep; 0 if no trained epoch is better than calibration only.
+    """Return the number of the epoch to keep; 0 if no trained epoch is better than calibration alone.
 
     Args:
         epochs: all so far, number 0 first.
@@ -145,7 +145,7 @@ def kept_epoch(epochs: Sequence[Epoch], noise: float) -> int:
 
 
 def noise_of(metric: str, score: float, samples: int) -> float:
-    """Return the standard error of a score; 0 if the noise of the metric is unknown.
+    """Return the standard error of a validation score; 0 if it is unknown.
 
     For a share of right answers (top1, in percent) it is that of the binomial distribution.
     """
@@ -163,7 +163,7 @@ LAST, BEST = "checkpoint.pt", "best.pt"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainingConfig:
-    """Parameters of a training, apart from the student.
+    """Parameters of a training, apart from the network.
 
     Attributes:
         teacher: the float network.
@@ -209,7 +209,7 @@ def train(model: QatModel, lesson: TrainingConfig) -> tuple[tuple[Epoch, ...], i
 
 
 def device_of(options: QatOptions) -> torch.device:
-    """Return the device that the recipe requests.
+    """Return the torch device that the recipe requests.
 
     Raises:
         UsageError: it asks for a GPU that is not here.
@@ -250,7 +250,7 @@ class _TrainingRun:
         self.lesson.on_epochs(tuple(self.records))
 
     def one_epoch(self) -> None:
-        """Train on all batches once, validate, and save."""
+        """Train on all batches once, validate, and save a checkpoint."""
         start = time.perf_counter()
         _seed(self.options.seed + self.epoch + 1)
         self.model.train()
@@ -293,7 +293,7 @@ class _TrainingRun:
         return value
 
     def _refuse_weights_that_are_no_numbers(self) -> None:
-        """Refuse weights that are NaN or infinite.
+        """Raise an error if weights are NaN or infinite.
 
         A finite loss can have NaN gradients, which would show only after the checkpoint.
         """
@@ -344,7 +344,7 @@ class _TrainingRun:
 
     @torch.no_grad()
     def _validate(self) -> float:
-        """Compute the score over all validation samples together. A mean over batches would be wrong for mAP.
+        """Compute the score over all validation samples together, because mAP is not a mean over batches.
 
         Validation runs in FP32 even if steps compute in bfloat16, because the network is exported in FP32, and epochs
         may differ by less than the rounding of bfloat16.
@@ -368,7 +368,7 @@ class _TrainingRun:
         return nullcontext()
 
     def _rate(self, step: int) -> float:
-        """Return the factor of the learning rate: a linear warm-up, then half a cosine to zero, or constant."""
+        """Return the factor of the learning rate at a step: warm-up, then half a cosine to zero, or constant."""
         warm = self.options.warmup_epochs * self.steps
         if step < warm:
             return (step + 1) / (warm + 1)
@@ -379,14 +379,14 @@ class _TrainingRun:
 
 
 def _seed(number: int) -> None:
-    """Seed all random generators that a data function may use, so that an epoch can be repeated."""
+    """Seed all random generators that a data function may use, so that an epoch is repeatable."""
     torch.manual_seed(number)
     random.seed(number)
     np.random.seed(number % (1 << 32))  # noqa: NPY002 -- augmentations draw from the global generator
 
 
 def _optimizer(model: QatModel, options: QatOptions) -> torch.optim.Optimizer:
-    """Return the optimizer; scales have a separate learning rate and no weight decay."""
+    """Return the optimizer; learned scales have a separate learning rate and no weight decay."""
     scales = model.scale_parameters()
     scale_ids = {id(parameter) for parameter in scales}
     weights = [p for p in model.parameters() if p.requires_grad and id(p) not in scale_ids]

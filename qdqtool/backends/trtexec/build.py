@@ -161,7 +161,7 @@ def build_command(
 
 
 def _list_wished_flags(program: Program, drafts: Path) -> Iterable[Flag]:
-    """Yield flags for every build, if this trtexec supports them."""
+    """Yield the flags that every build uses if this trtexec supports them."""
     choices = (
         Flag(name="exportLayerInfo", value=str((drafts / LAYERS).absolute())),
         Flag(name="profilingVerbosity", value="detailed"),
@@ -174,7 +174,7 @@ def _list_wished_flags(program: Program, drafts: Path) -> Iterable[Flag]:
 
 
 def _shapes(profiles: tuple[InputProfile, ...], program: Program) -> Iterable[Flag]:
-    """Yield the shapes of every optimization profile, in order. --profile separates several profiles."""
+    """Yield the shape flags of every optimization profile, in order."""
     # trtexec takes the values of inputs that shapes are computed from with the shapes, and refuses those of other inputs:
     # its log names them (cause "shape-input").
     profiles = tuple(profile for profile in profiles if not profile.is_value)
@@ -216,7 +216,7 @@ _MOST = 200
 
 @dataclass(slots=True)
 class Listener:
-    """Facts read from trtexec's output so far.
+    """Collects facts from trtexec's output while it runs.
 
     Attributes:
         errors: each different error message once, without prefix.

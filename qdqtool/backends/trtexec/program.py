@@ -42,13 +42,13 @@ class Program:
 
     @property
     def strong(self) -> Strong:
-        """Whether its networks are strongly typed: "always", "on request" or "never"."""
+        """Whether trtexec's networks are strongly typed: "always", "on request" or "never"."""
         if "int8" not in self.flags:
             return "always"
         return "on request" if "stronglyTyped" in self.flags else "never"
 
     def first_of(self, *names: str) -> Flag | None:
-        """Return the first of these flags that trtexec supports. Some flags have other names in other releases."""
+        """Return the first of these flags that trtexec supports, because releases name some flags differently."""
         return next((Flag(name=name) for name in names if name in self.flags), None)
 
     def check(self, flags: tuple[Flag, ...]) -> None:
@@ -94,7 +94,7 @@ def find_trtexec() -> Path:
 
 
 def ask(path: Path) -> Program:
-    """Run the program with --help and return its release and flags.
+    """Run trtexec with --help, and return its release and flags.
 
     Raises:
         MissingPackage: the program cannot be run, prints nothing, hangs, or is another program.

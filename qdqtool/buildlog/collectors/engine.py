@@ -16,7 +16,7 @@ from qdqtool.trt.names import onnx_nodes
 
 
 class LayersCollector:
-    """Keeps the last dump of each form. It prefers detailed records to one-line layers, and one-line layers to bare names."""
+    """Keeps the layers that a log prints: detailed records if there are any, else lines, else names."""
 
     def __init__(self) -> None:
         self._lines: list[tuple[int, str, str, str]] = []
@@ -53,7 +53,7 @@ class LayersCollector:
         return tuple(LoggedLayer(*name) for name in self._names)
 
     def tactics(self) -> dict[str, str]:
-        """Return the tactic id of each layer as printed, by layer, from any form that states an id."""
+        """Return the printed tactic id of each layer, by the name of the layer."""
         stated = {
             name: text.rpartition("TacticValue: ")[2].partition(",")[0] for _, name, text in self._records
         }
@@ -75,7 +75,7 @@ _BYTES = re.compile(r"(\d{1,18})(?: bytes)?")
 
 
 class MemoryCollector:
-    """Keeps the last stated value of each kind of memory; for peaks, the largest value."""
+    """Keeps the memory that a log reports: the last value of each kind, and the largest peak."""
 
     def __init__(self) -> None:
         self._bytes: dict[str, int] = {}
@@ -142,7 +142,7 @@ class MemoryCollector:
         self._bytes[field] = max(mib, self._bytes.get(field, 0))
 
     def _heading(self, line: int, device: str, layers: str) -> None:
-        """Read the layers of a device, which TensorRT 7 lists after or below its name."""
+        """Read the layers that TensorRT 7 lists for a device."""
         self._device = device
         if layers.strip(" {},"):
             self._list(line, layers)
@@ -182,7 +182,7 @@ _METRICS = {
 
 
 class MeasuredCollector:
-    """Keeps the last performance summary, and the rows of the last profile."""
+    """Keeps the last performance summary of trtexec in a log, and the rows of the last layer profile."""
 
     def __init__(self) -> None:
         self._numbers: dict[str, float] = {}
@@ -213,7 +213,7 @@ class MeasuredCollector:
         }
 
     def performance(self, batch: int) -> Performance | None:
-        """Return the summary with its diagnosis, for an implicit batch of size `batch`; None if the run was not timed."""
+        """Return the performance summary with its diagnosis; None if the run was not timed."""
         if not self._metrics and "throughput_qps" not in self._numbers:
             return None
         number = self._numbers.get
@@ -230,7 +230,7 @@ class MeasuredCollector:
         )
 
     def profile(self) -> tuple[LoggedProfileRow, ...]:
-        """Return the rows of the profile, without its total."""
+        """Return the rows of the layer profile, without the total."""
         return tuple(row for row in self._profile if row.layer != "Total")
 
     def _number(self, field: str, value: float | None) -> None:
@@ -246,7 +246,7 @@ class MeasuredCollector:
             self._value(name, f"{percent or 99}%" if word == "percentile" else word, number)
 
     def _old_heading(self, _line: int, metric: str) -> None:
-        """Remember the metric of a heading: after it, TensorRT 7 prints one value per line."""
+        """Remember the metric of a heading; TensorRT 7 prints its values on the next lines."""
         self._old = _METRICS.get(metric, "")
 
     def _old_value(self, _line: int, word: str, ms: str, text: str | None) -> None:
@@ -319,7 +319,7 @@ BUSY = 0.9
 
 
 def diagnose(performance: Performance, batch: int = 1) -> Performance:
-    """Add the diagnosis to a performance. With an implicit batch, the throughput counts samples as queries."""
+    """Add to a performance summary what limits the speed. An implicit batch counts samples, not queries."""
     gpu = _middle(performance, "gpu_compute")
     words: list[str] = []
     if gpu and performance.throughput_qps:

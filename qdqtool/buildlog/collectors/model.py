@@ -1,4 +1,4 @@
-"""The model's graph, rebuilt from the parser's blocks."""
+"""The model's graph, rebuilt from what the parser prints in a log."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from qdqtool.core.tensors import DType, TensorInfo
 
 
 class NetworkCollector:
-    """Keeps nodes with the unparsed text of their inputs and outputs, which is parsed on request."""
+    """Keeps the printed nodes of the model. Inputs and outputs are parsed on request."""
 
     def __init__(self) -> None:
         self._inputs: list[tuple[str, str, str]] = []
@@ -32,11 +32,11 @@ class NetworkCollector:
         }
 
     def names(self) -> set[str]:
-        """Return the names of all nodes, and of layers with other names."""
+        """Return the names of all printed nodes, and of layers with other names."""
         return self.layers | {name for _, name, _ in self._nodes}
 
     def graph(self) -> Graph:
-        """Return the graph by names alone."""
+        """Return the graph of the model with names only."""
         takes, gives = self._takes, self._gives
         return Graph(
             [
@@ -47,7 +47,7 @@ class NetworkCollector:
         )
 
     def finish(self) -> LogNetwork:
-        """Return the graph with shapes and types."""
+        """Return the graph of the model with shapes and types."""
         return LogNetwork(
             inputs=tuple(
                 TensorInfo(name=name, dtype=DType.parse(dtype), shape=_shape(dims))
@@ -87,7 +87,7 @@ class NetworkCollector:
 
 
 def tensors_of(text: str) -> tuple[TensorInfo, ...]:
-    """Parse the tensors of `[a -> (1, 3)[FLOAT]], [b -> ()[INT8]],`; without types up to TensorRT 7."""
+    """Parse the tensors in `[a -> (1, 3)[FLOAT]], [b -> ()[INT8]],` of a log."""
     return tuple(_tensor(piece) for piece in pieces_of(text))
 
 

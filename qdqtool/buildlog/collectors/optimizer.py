@@ -1,4 +1,4 @@
-"""Attempts and effects of the graph optimizer, as printed. At the end of the run, joined node names are separated."""
+"""Attempts and effects of the graph optimizer, as a log prints them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ResolvedEvent = tuple[int, EventKind, str, tuple[str, ...], str, str]
 
 
 class OptimizerCollector:
-    """Keeps every message of the optimizer in order."""
+    """Keeps every message of the graph optimizer in order."""
 
     def __init__(self) -> None:
         self._recorded: list[RecordedEvent] = []
@@ -58,7 +58,7 @@ class OptimizerCollector:
         }
 
     def resolved(self, names: LoggedNames) -> list[ResolvedEvent]:
-        """Return the messages in order. The names of the whole run separate joined node names."""
+        """Return the optimizer's messages in order, with joined node names separated."""
         events: list[ResolvedEvent] = []
         for line, kind, name, text, into, detail in self._recorded:
             split = _SPLIT.get(kind)
@@ -86,7 +86,7 @@ class OptimizerCollector:
         self._recorded.append((line, EventKind.DUPLICATE, "", node, original, ""))
 
     def _squeeze_layer(self, line: int, case: str, source: str, squeeze: str, reader: str) -> None:
-        """Record that a squeeze swaps with the layer that reads it; releases up to 8.0 print no attempt before."""
+        """Record that a Squeeze swaps with the layer that reads it. Releases up to 8.0 print only this."""
         name = f"SqueezePushDown{case.removeprefix('kSQUEEZE_').capitalize()}"
         self._say(line, EventKind.SWAPPED, name, f"{squeeze} with {reader}", "", f"after {source}")
 
@@ -154,7 +154,7 @@ _SWAPPING = ("Swap", "PushDown", "QuantizeConvWithResidualAdd")
 
 
 def events_of(events: list[ResolvedEvent]) -> tuple[OptimizerEvent, ...]:
-    """Convert resolved events to `OptimizerEvent` values."""
+    """Return the optimizer messages as `OptimizerEvent` values."""
     return tuple(
         OptimizerEvent(line=line, kind=kind, pass_name=name, nodes=nodes, into=into, detail=detail)
         for line, kind, name, nodes, into, detail in events
@@ -162,7 +162,7 @@ def events_of(events: list[ResolvedEvent]) -> tuple[OptimizerEvent, ...]:
 
 
 def count_passes(events: list[ResolvedEvent], silent: frozenset[int]) -> dict[str, PassCount]:
-    """Count attempts and effects of every pass.
+    """Count attempts and effects of every optimizer pass.
 
     An effect line without a pass name belongs to the attempt before it, up to the next attempt, banner or count.
 

@@ -1,4 +1,4 @@
-"""A run: its front end, version and options, its verdict, and the time of its phases."""
+"""A run in a log: its program, version, options and outcome, and the time of its phases."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _LONGEST_COMMAND = 1 << 16
 
 
 class IdentityCollector:
-    """Collects signs of the front end, the version and the verdict of one run.
+    """Collects which program made a run of the log, in which version, and how it ended.
 
     Args:
         before: the run before in this process, if the new run has no banner: its library is still loaded.
@@ -85,18 +85,18 @@ class IdentityCollector:
         }
 
     def saw_prefix(self, prefix: Prefix) -> None:
-        """Record the form of a line's prefix, which is a weak sign of the front end."""
+        """Record the form of a line's prefix, which is a weak sign of the program."""
         if prefix.form >= 0:
             self._signs[_FORMS.get(prefix.form, "logger")] += 1
 
     @property
     def version(self) -> tuple[int, ...] | None:
-        """The stated version, or the version of the previous run."""
+        """The version that the run states, or that of the previous run."""
         return self._stated or self._before
 
     @property
     def front_end(self) -> str:
-        """The most likely front end, strong signs before prefixes."""
+        """The most likely program of the run. Strong signs count more than prefixes."""
         for name in ("rtx", "mlperf", "trtexec", "polygraphy", "tensorrt-llm", "deepstream"):
             if self._signs[f"!{name}"]:
                 return name
@@ -106,7 +106,7 @@ class IdentityCollector:
 
     @property
     def argv(self) -> tuple[str, ...]:
-        """The command as words; split at white space if its quotes do not match.
+        """The command line of the run as words.
 
         On Windows a backslash separates folders and escapes nothing.
         """
@@ -124,7 +124,7 @@ class IdentityCollector:
             return tuple(self.command.split())
 
     def status(self, *, failed: bool) -> str:
-        """Return the verdict of the run, from its last messages."""
+        """Return how the run ended, from its last messages."""
         if self.verdict:
             return self.verdict
         if failed:
@@ -146,7 +146,7 @@ class IdentityCollector:
         self.command = command.strip()[:_LONGEST_COMMAND]
 
     def _closes(self, line: int, verdict: str, banner: str) -> None:
-        """End the run. The last banner repeats the first, which an excerpt may lack."""
+        """Record the last banner of trtexec, which repeats the first and ends the run."""
         program, separator, command = banner.partition(" # ")
         if separator and not self.command:
             self._begins(line, program, command)
@@ -175,14 +175,14 @@ class IdentityCollector:
             self._says_version(line, ".".join(version.strip().split(".")[:3]))
 
     def _initializes(self, line: int, step: str, *_fields: object) -> None:
-        """Detect a new process: a process loads CUDA once, so a load after a finished engine shows a new process."""
+        """Detect a new process in the log: CUDA is loaded again after a finished engine."""
         if self.generated and step.startswith("Init CUDA"):
             self.has_restarted = True
         elif step.endswith("building engine"):
             self.generated = line
 
     def _writes(self, line: int, _host: str, path: str) -> None:
-        """Note that DeepStream has written its engine, and the file."""
+        """Record that DeepStream has written its engine file."""
         self._sign("deepstream")
         self.generated = line
         self.engine = (line, path)
@@ -198,7 +198,7 @@ class IdentityCollector:
         self.is_calibrated = True
 
     def _calibrates(self, _line: int, *_fields: object) -> None:
-        """Record that the last engine only collects ranges: the INT8 engine is built after it."""
+        """Record that the last engine only collected ranges, so that the INT8 engine follows."""
         self.generated = 0
 
 
@@ -227,7 +227,7 @@ _MOST_OPTIONS = 512
 
 
 class OptionsCollector:
-    """Keeps section -> option -> value; repeated options are joined with commas."""
+    """Keeps the options that a log prints, by section and name."""
 
     def __init__(self) -> None:
         self.sections: dict[str, dict[str, str]] = {}
@@ -260,18 +260,18 @@ class OptionsCollector:
 
     @property
     def onnx(self) -> OnnxHeader | None:
-        """The model's header, or None if none is printed."""
+        """The header of the ONNX model in the log; None if none is printed."""
         return OnnxHeader(**{"file": "", **self._header}) if self._header else None
 
     @property
     def batch(self) -> int:
-        """The implicit batch of releases up to TensorRT 9; 1 if the model contains its batch."""
+        """The implicit batch of TensorRT up to 9, as the log states it; 1 for an explicit batch."""
         text = self.sections.get("Inference", {}).get("Batch", "")
         return int(text) if text.isascii() and text.isdigit() and 0 < len(text) < 7 and int(text) else 1
 
     @property
     def workspace(self) -> int | None:
-        """The workspace limit in bytes; None if it is the default, or not printed."""
+        """The workspace limit in bytes; None for the default, or if the log does not print it."""
         match = _WORKSPACE.search(self.sections.get("Build", {}).get("Memory Pools", ""))
         return int(float(match[1]) * (1 << 20) + 0.5) if match else None
 
@@ -296,7 +296,7 @@ class OptionsCollector:
         self._current[key] = f"{before}, {value}" if repeated else value
 
     def _configuration(self, _line: int, key: str, value: str) -> None:
-        """Note the types that Polygraphy allows: "[FP16, INT8]", and up to 0.45 "TF32: False, FP16: True"."""
+        """Record the types that Polygraphy allows, in the spelling of any release."""
         if key not in {"Flags", "Precision"}:
             return
         build = self.sections.setdefault("Build", {})
@@ -353,7 +353,7 @@ _MOST_PHASES = 200
 
 
 class PhasesCollector:
-    """Keeps stated durations, and the time stamp at which each phase begins.
+    """Keeps the durations of build phases that a log states, and the time stamps at which phases begin.
 
     Args:
         now: the time stamp of the line being handled, "" if it has none.
@@ -381,7 +381,7 @@ class PhasesCollector:
             self.steps.append(line)
 
     def _loads(self, line: int, step: str, *_fields: object) -> None:
-        """Record that a library was loaded (8 s of one build on Orin, 26 s of another). This time is not graph optimization."""
+        """Record that a library was loaded, whose time is not graph optimization."""
         self._steps_on(line)
         if not step.startswith(_LIBRARIES):
             return
@@ -392,16 +392,16 @@ class PhasesCollector:
 
     @property
     def unfinished(self) -> str:
-        """The phase that began last; "" if its duration was stated, because then it has ended."""
+        """The build phase that began last; "" if its duration was stated."""
         return "" if any(phase.name == self.current for phase in self._stated) else self.current
 
     def begins(self, line: int) -> None:
-        """Record that the tuning of the first layer begins."""
+        """Record that the autotuning of the first layer begins."""
         self._tunes = True
         self._mark("autotuning")(line)
 
     def finish(self, last_stamp: str) -> tuple[Phase, ...]:
-        """Return stated durations in order, then the phases measured by time stamps."""
+        """Return the stated durations of phases, then those measured by time stamps."""
         end = seconds_of(last_stamp)
         marks = self._marks + ([("", 0, end)] if end is not None else [])
         measured = [

@@ -1,4 +1,4 @@
-"""Troubles: warnings, errors and their reasons, requests that were not fulfilled, and the fields of all other messages."""
+"""Warnings and errors in a log with their causes, unfulfilled requests, and fields of other messages."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _MOST_CONSTRAINTS = 4000
 
 
 class ConstraintsCollector:
-    """Keeps DLA refusals (with the reason) and ignored precision requests per layer, and the accuracy loss per tensor."""
+    """Keeps layers that DLA refused, ignored precision requests, and reported accuracy losses."""
 
     def __init__(self) -> None:
         self._refuse_tensor: dict[str, str] = {}
@@ -70,17 +70,17 @@ class ConstraintsCollector:
 
     @property
     def dla_refused(self) -> dict[str, str]:
-        """Layers that DLA refused, each with the most exact reason that the builder states."""
+        """The layers that DLA refused, each with the most exact reason in the log."""
         return {layer: self._reasons.get(layer, reason) for layer, reason in self._refuse_tensor.items()}
 
     @property
     def unobeyed(self) -> tuple[str, ...]:
-        """Layers that have no kernel in the requested precision."""
+        """The layers without a kernel in the requested precision."""
         return tuple(self._unobeyed)
 
     @property
     def overruled(self) -> tuple[str, ...]:
-        """Layers that got a faster kernel of another precision than requested."""
+        """The layers that got a faster kernel of another precision than requested."""
         return tuple(self._overruled)
 
     @property
@@ -188,7 +188,7 @@ _ELSEWHERE = ("Traceback", "&&&& ")
 
 
 class TroublesCollector:
-    """Keeps warnings and errors by wording, and the lines that lead to an error.
+    """Keeps warnings and errors of a log by wording, and the lines that lead to an error.
 
     Args:
         place: knows which layer is being tuned.
@@ -231,7 +231,7 @@ class TroublesCollector:
         return {"int8-rejected": self._refuse_tensor}
 
     def note(self, line: int, severity: str, text: str, topic: str, names: tuple[str, ...] = ()) -> None:
-        """Keep a warning, an error, or a message that gives a reason.
+        """Keep a warning, an error, or a message that states a reason.
 
         Args:
             line: its line in the log.
@@ -264,7 +264,7 @@ class TroublesCollector:
             kept[key] = LogRecord(line=line, severity=severity, text=text[:_LONGEST], topic=topic)
 
     def claim(self, line: int, text: str) -> None:
-        """Record a line in which a program around the builder says that it has an engine. The prefix does not matter."""
+        """Record a line in which a program around the builder says that it has an engine."""
         if (
             ("ngine" in text or "xport" in text or "uild" in text)
             and _DONE.search(text)
@@ -273,7 +273,7 @@ class TroublesCollector:
             self.done = line
 
     def overhear(self, line: int, text: str) -> None:
-        """Keep a line of another program if the line continues an error of the builder or reports an error."""
+        """Keep a line of another program if it continues an error of the builder, or reports an error."""
         text = text[:_LONGEST]
         if self._last_error < line <= self._last_error + _GOES_ON and len(self._further) < _MOST_OTHERS:
             self._further[line] = text
@@ -303,7 +303,7 @@ class TroublesCollector:
             self._leave_out(line, text, end=line)
 
     def _leave_out(self, line: int, text: str, *, end: int) -> None:
-        """Keep the reason why a kernel was skipped, as far as it has been read. The next lines may continue the reason."""
+        """Record why a kernel was skipped. The next lines may continue the reason."""
         self._open = ((line, text), end)
         cause = self._cause(text)
         if cause is not None:
@@ -315,14 +315,14 @@ class TroublesCollector:
             self._timed[line] = layer
 
     def _cause(self, text: str) -> Cause | None:
-        """Return the cause of a text, cached by wording. One wording occurs thousands of times with different numbers."""
+        """Return the cause of an error text, cached by wording."""
         wording = self._wording(text)
         if wording not in self._causes and len(self._causes) < _MOST_TROUBLES:
             self._causes[wording] = cause_of(text)
         return self._causes[wording] if wording in self._causes else cause_of(text)
 
     def _list_skipped_kernels(self, cause: Cause) -> list[_Said]:
-        """Return the lines with reasons why kernels of the current layer were skipped.
+        """Return the log lines that say why kernels of the current layer were skipped.
 
         A reason in the model counts even if the cause does not expect it, because it explains the missing kernel.
         """
@@ -336,11 +336,11 @@ class TroublesCollector:
 
     @property
     def decisions(self) -> tuple[tuple[int, Cause], ...]:
-        """Decisions of applications around the builder, each with its first line."""
+        """Decisions about types by programs around the builder, each with its first line."""
         return tuple(self._decisions.values())
 
     def _wording(self, text: str) -> str:
-        """Return the text without its changing numbers, cached: a few texts occur thousands of times."""
+        """Return a message without its changing numbers, cached."""
         wording = self._wordings.get(text)
         if wording is None:
             wording = _CHANGING.sub("#", text)
@@ -355,12 +355,12 @@ class TroublesCollector:
 
     @property
     def warnings(self) -> tuple[LogRecord, ...]:
-        """Warnings in the order of their first line."""
+        """The warnings of the log, in the order of their first line."""
         return self._count_records(self._warnings)
 
     @property
     def errors(self) -> tuple[LogRecord, ...]:
-        """Errors in the order of their first line."""
+        """The errors of the log, in the order of their first line."""
         return self._count_records(self._errors)
 
     @property
@@ -387,7 +387,7 @@ class TroublesCollector:
         built: int = 0,
         steps: Sequence[int] = (),
     ) -> Failure | None:
-        """Return the message that explains why the build failed, with the lines of its chain; None without a failure.
+        """Return the message that explains why the build failed; None without a failure.
 
         Args:
             situation: facts that choose between the fixes of a cause.
@@ -498,7 +498,7 @@ class TroublesCollector:
         return [(record.line, record.text) for record in (*self._warnings.values(), *self._errors.values())]
 
     def _unknown(self, error: _Said, foreign: list[_Said]) -> Failure:
-        """Return a failure whose message belongs to no known class; the answer is the message itself."""
+        """Return a failure whose message belongs to no known class."""
         before, evidence = _before(error[0], foreign)
         return Failure(
             line=error[0],
@@ -510,7 +510,7 @@ class TroublesCollector:
         )
 
     def _find_deciding_lines(self, errors: list[_Said], steps: Sequence[int]) -> list[_Said]:
-        """Return earlier lines that explain the last error: exact causes of other programs, and warnings leading to it.
+        """Return the earlier log lines that explain the last error.
 
         A line after which the builder began a new step did not stop it: it decides only if it is known to lead to the error.
         """
@@ -533,7 +533,7 @@ class TroublesCollector:
         ]
 
     def _whole(self, error: _Said) -> str:
-        """Return an error with the lines that continue it."""
+        """Return an error of the log with the lines that continue it."""
         line, text = error
         last, further = line, [text]
         own = {record.line for record in self._errors.values()}
@@ -550,13 +550,13 @@ class TroublesCollector:
 
     @property
     def left_out(self) -> tuple[tuple[int, Cause], ...]:
-        """Causes for which kernels were skipped, each with its last line."""
+        """The causes for which kernels were skipped, each with its last line."""
         causes = ((line, self._cause(text)) for line, text, _ in self._skipped.values())
         return tuple((line, cause) for line, cause in causes if cause is not None)
 
 
 def _states(cause: Cause | None) -> bool:
-    """Return True if a line of another program is sufficient to show that a run failed."""
+    """Return True if a line of another program alone shows that a run failed."""
     return cause is not None and cause.rank not in ("unknown", "echo")
 
 
@@ -565,7 +565,7 @@ def _precedes(unknown: _Said, deciding: _Said, cause: Cause) -> bool:
 
 
 def _is_quiet(text: str) -> bool:
-    """Return True if a line of another program calls itself a message or a warning, which is not a failure.
+    """Return True if a line of another program calls itself a message or a warning.
 
     Old releases of onnxruntime hand TensorRT's errors on as warnings, so the severity that TensorRT gives decides.
     """
@@ -582,7 +582,7 @@ def _is_quiet(text: str) -> bool:
 
 
 def _before(line: int, troubles: list[_Said], name: str = "") -> tuple[str, tuple[int, ...]]:
-    """Return the last trouble before a line, as words, and its line. Skip the cause `name`, and mere repetitions."""
+    """Return the last warning or error before a line, without the cause `name` and repetitions."""
     earlier = [
         trouble
         for trouble in troubles
@@ -596,7 +596,7 @@ def _before(line: int, troubles: list[_Said], name: str = "") -> tuple[str, tupl
 
 
 def _layer(announced: str) -> str:
-    """Return the layer of an announcement, without the family of the timed kernels."""
+    """Return the layer in an autotuning message, without the kind of kernels."""
     return announced.rpartition(" (")[0] or announced
 
 
@@ -634,7 +634,7 @@ HOMES = frozenset(
 
 
 class StatementsCollector:
-    """Collects messages with fields (name and value), as the log prints them.
+    """Collects messages with fields, as the log prints them.
 
     Args:
         columns: names of a pattern's fields.
@@ -655,7 +655,7 @@ class StatementsCollector:
             self._rows.setdefault(name, []).append((line, *fields))
 
     def finish(self) -> dict[str, Statements]:
-        """Return the tables, by name of their pattern."""
+        """Return the messages with fields as tables, by the name of their pattern."""
         return {
             name: Statements(columns=("line", *self._columns[name]), rows=tuple(rows))
             for name, rows in sorted(self._rows.items())

@@ -1,4 +1,4 @@
-"""Autotuning: candidate kernels of every layer, with the fastest and the chosen one."""
+"""Autotuning in a log: the candidate kernels of every layer, with the fastest and the chosen one."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _ENDLESS = 1e30
 
 
 class _Row:
-    """State of one layer while the log reports its kernel search."""
+    """The autotuning of one layer while the log is read."""
 
     __slots__ = ("best", "candidates", "fastest", "formats", "line", "ms", "runner", "seconds")
 
@@ -46,14 +46,14 @@ class _Row:
             self.ms[tactic] = ms
 
     def took(self, chosen: str) -> float | None:
-        """Return the milliseconds of a tactic by its normalized id; None if the tactic was not timed, or never was the fastest."""
+        """Return the time of a tactic in ms; None if it was not timed, or was never the fastest."""
         if chosen in self.ms or not chosen:
             return self.ms.get(chosen)
         return next((ms for tactic, ms in self.ms.items() if _spelt(tactic) == chosen), None)
 
 
 class _Op:
-    """One operation of a Myelin region while it is tuned."""
+    """One operation of a Myelin region during autotuning."""
 
     __slots__ = ("candidates", "fastest", "fastest_ms", "kernel", "line", "name", "selected", "selected_ms")
 
@@ -69,7 +69,7 @@ class _Op:
 
 
 class TuningCollector:
-    """Summarizes autotuning per layer. All candidates for a reformatting share one row.
+    """Summarizes autotuning per layer. All candidates for reformatting share one row.
 
     Args:
         place: knows how many kernels were timed for whom, and which layer was announced last.
@@ -109,7 +109,7 @@ class TuningCollector:
         return layer, row.best if row else None
 
     def finish(self, chosen: dict[str, str]) -> Tuning:
-        """Return the results of autotuning; `chosen` has the tactic id, as printed, of each layer of the finished engine."""
+        """Return the results of autotuning; `chosen` has the tactic id of each layer in the engine."""
         self.close()
         rows = [self._value(layer, row, _spelt(chosen.get(layer, ""))) for layer, row in self._rows.items()]
         rows.sort(key=lambda row: (-(row.seconds or 0.0), -row.candidates, row.line))
@@ -160,7 +160,7 @@ class TuningCollector:
         self._take(line, row, tactic, ms, None)
 
     def _meet(self, line: int, words: str, layer: str, runner: str) -> tuple[_Row, str]:
-        """Return the row of a layer, and remember the row by the words of the announcement."""
+        """Return the row of the layer that a log line announces."""
         if layer.startswith(_REFORMAT):
             row = self._reformats = self._reformats or _Row(line)
         else:
@@ -185,7 +185,7 @@ class TuningCollector:
         self._ops.append(_Op(line, op.partition("(key:")[0].partition(": [ONNX")[0].removesuffix(":")))
 
     def _record_compilation(self, line: int, *_fields: object) -> None:
-        """Announce the region again after its operations: the builder times the next kernels for the whole region."""
+        """Record that the builder times kernels for a whole Myelin region after its operations."""
         if self._region:
             self._place.announce(self._region, line)
             self._region = ""
@@ -202,7 +202,7 @@ class TuningCollector:
             self._ops[-1].selected, self._ops[-1].selected_ms = _spelt(tactic), ms
 
     def close(self) -> None:
-        """Assign the kernels timed so far to the announced layers and operations."""
+        """Assign the kernels that were timed so far to the announced layers and operations."""
         for announcement, line, count in self._place.tuned():
             if announcement.startswith(_OPERATION):
                 number = int(announcement.removeprefix(_OPERATION))
@@ -234,18 +234,18 @@ def _operation(op: _Op) -> MyelinTuning:
 
 
 def read_announcement(message: str) -> tuple[str, str]:
-    """Return layer and runner of `--------------- Timing Runner: layer (runner)`."""
+    """Return layer and runner of the log line `--------------- Timing Runner: layer (runner)`."""
     return _layer_and_runner(message.partition("Timing Runner: ")[2].rstrip())
 
 
 def _layer_and_runner(words: str) -> tuple[str, str]:
-    """Return layer and runner of `layer (runner)`."""
+    """Return layer and runner of `layer (runner)` in a log line."""
     layer, _, runner = words.removesuffix(")").rpartition(" (")
     return layer or words, runner
 
 
 def _spelt(tactic: str) -> str:
-    """Return a tactic id as a hexadecimal number."""
+    """Return a tactic id as hexadecimal text."""
     normalized = tactic_id(tactic)
     return normalized if isinstance(normalized, str) else tactic
 
@@ -265,7 +265,7 @@ _RULES = " *"
 
 
 class TacticsCollector:
-    """Keeps every candidate in the order of the log.
+    """Keeps every kernel that autotuning tried, in the order of the log.
 
     Args:
         place: knows which layer was announced last.
@@ -352,7 +352,7 @@ class TacticsCollector:
         )
 
     def _mark(self, tactic: str, verdict: str) -> None:
-        """Mark the last candidate with this id in the current formats: as the fastest of its kernels, or as the chosen candidate."""
+        """Mark the last kernel with this tactic id as the fastest or the chosen one."""
         spelt = _spelt(tactic)
         for index in reversed(range(self._since_formats, len(self._rows))):
             if self._rows[index].tactic == spelt:

@@ -1,4 +1,4 @@
-"""The engine: its layers, its memory, its inference and the times of its layers.
+"""Message patterns about the engine: its layers, memory, inference and layer times.
 
 # engine
 

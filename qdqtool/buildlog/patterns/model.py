@@ -1,4 +1,4 @@
-"""The model as the parser prints it, and the symbolic shapes of its layers.
+"""Message patterns about the model: nodes that the parser prints, and symbolic shapes.
 
 # onnx
 

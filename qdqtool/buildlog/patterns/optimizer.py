@@ -1,4 +1,4 @@
-"""The optimizer: its attempts and effects, its compiler, and the builder's messages about itself.
+"""Message patterns about the optimizer: attempts and effects, its compiler, and the builder's own steps.
 
 # optimizer
 

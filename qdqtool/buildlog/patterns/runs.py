@@ -1,4 +1,4 @@
-"""Runs: their begin and end, the requested options, and lines of other programs.
+"""Message patterns about runs: begin and end, options, and lines of other programs.
 
 # runs
 

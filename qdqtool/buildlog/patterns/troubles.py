@@ -1,4 +1,4 @@
-"""Troubles: missing scales, requests that are not followed, and reasons of failures.
+"""Message patterns about problems: missing scales, ignored requests, and reasons of failures.
 
 # implicit
 

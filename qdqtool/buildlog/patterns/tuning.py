@@ -1,4 +1,4 @@
-"""Autotuning by the classic builder: formats tried, kernels timed, kernels chosen."""
+"""Message patterns about autotuning of classic TensorRT: formats tried, kernels timed, kernels chosen."""
 
 from qdqtool.buildlog.pattern import PatternSet, message
 

@@ -1,4 +1,4 @@
-"""Engines that compute fake quantization: each file is one engine, with a `PLUGIN`."""
+"""Implementations of fake quantization: each file is one, with a `PLUGIN`."""
 
 from qdqtool.plugins import Registry
 

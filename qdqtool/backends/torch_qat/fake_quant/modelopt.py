@@ -16,7 +16,7 @@ from qdqtool.backends.torch_qat.fake_quant_backend import Start
 
 
 class Modelopt:
-    """Engine that uses nvidia-modelopt."""
+    """Fake quantization by nvidia-modelopt."""
 
     learns = "none"
     formats = frozenset({"int8"})

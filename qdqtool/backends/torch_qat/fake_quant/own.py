@@ -21,7 +21,7 @@ _SMALLEST = 1e-8
 
 
 class FakeQuantize(nn.Module):
-    """Module that rounds a float tensor to the nearest multiples of the scale."""
+    """Module that rounds a float tensor to multiples of its scale."""
 
     def __init__(self, start: Start) -> None:
         super().__init__()
@@ -44,7 +44,7 @@ class FakeQuantize(nn.Module):
 
 
 class Own:
-    """Engine that uses torch's own operators."""
+    """Fake quantization by torch's own operators."""
 
     learns = "all"
     formats = frozenset({"int8", "fp8"})

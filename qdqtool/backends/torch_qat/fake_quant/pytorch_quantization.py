@@ -18,7 +18,7 @@ from qdqtool.backends.torch_qat.fake_quant_backend import Start
 
 
 class PytorchQuantization:
-    """Engine that uses pytorch-quantization."""
+    """Fake quantization by pytorch-quantization."""
 
     learns = "per-tensor"
     formats = frozenset({"int8"})
