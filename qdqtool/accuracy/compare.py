@@ -48,7 +48,9 @@ def compare(
     parts: Sequence[OutputPart] = (),
     on_progress: OnSample | None = None,
 ) -> Comparison:
-    """Metrics per output, task metrics and worst samples; memory does not grow with the number of samples.
+    """Compare two models over the samples: metrics per output, task metrics and worst samples.
+
+    Memory does not grow with the number of samples.
 
     Both runners see each sample once. Task metrics need labels in the samples, except `agreement`. Outputs named in
     `inside` are intermediate tensors that the runners were made to return: they are measured, and listed apart. If
@@ -67,7 +69,7 @@ def compare(
 def compare_noise(
     reference: Runner, candidate: Runner, samples: SampleSource, options: CompareOptions
 ) -> tuple[Comparison, tuple[float, ...]]:
-    """Return the result of `compare`, and the share of each sample in the noise of all samples; () without measured outputs."""
+    """Return the result of `compare`, and each sample's share of the noise; () without measured outputs."""
     meeting = _Meeting(reference, candidate, options, frozenset(), ())
     meeting.run(samples, None)
     return meeting.result(meaningful=samples.meaningful), meeting.shares
@@ -86,7 +88,7 @@ _OF_ANOTHER_LENGTH: Final = (
 
 
 class _Meeting:
-    """State of a comparison of two models: the metrics so far and the samples that were run."""
+    """A comparison of two models in progress: the metrics so far, and the samples that ran."""
 
     def __init__(
         self,
@@ -185,7 +187,7 @@ class _Meeting:
     def _part(
         self, part: OutputPart, pairs: Sequence[Pair], left: Outputs, right: Outputs, sample: Sample
     ) -> dict[str, tuple[Floats, Floats]]:
-        """Add one part of one sample under the name that reports use."""
+        """Add the values of one output part for one sample; return them under the part's name in reports."""
         if part not in self._of_parts:
             return {}  # it has none, or cannot be measured
         try:
@@ -200,7 +202,7 @@ class _Meeting:
         return {_words(part): (a, b)}
 
     def _is_list(self, pair: Pair, left: Outputs, right: Outputs) -> bool:
-        """Return True if an output is a list of detections, and the candidate's list has another length."""
+        """Return True if an output is a list of detections whose length differs between the models."""
         mine, theirs = left[pair.reference], right[pair.candidate]
         if pair.reference in self._inside or mine.ndim != theirs.ndim or mine.shape == theirs.shape:
             return False
@@ -238,13 +240,13 @@ class _Meeting:
 
     @property
     def shares(self) -> tuple[float, ...]:
-        """The share of each sample in the noise; () without noise figures."""
+        """Each sample's share of the noise; () without noise figures."""
         _, signal, noise = self._measured
         return tuple((noise / signal.sum()).tolist()) if signal.sum() > 0 else ()
 
     @property
     def _measured(self) -> tuple[list[str], NDArray[np.float64], NDArray[np.float64]]:
-        """The outputs of the pooled ratio, and signal and noise of each sample. An output keeps 16 bytes per sample."""
+        """The SQNR over all samples of each output, with the signal and noise of each sample."""
         excluded = self._idle | {part.output for part in self._of_parts}
         measured = [
             (output, energies) for output, energies in self._energies.items() if output not in excluded
@@ -265,7 +267,7 @@ class _Meeting:
         return [*dict.fromkeys(output for output, _ in measured)], signal, noise
 
     def _sqnr(self) -> SqnrEstimate | None:
-        """Return the pooled ratio of all measured parts."""
+        """Return the SQNR of all measured outputs and parts, over all samples together."""
         outputs, signal, noise = self._measured
         if not (0 < signal.sum() < math.inf and 0 < noise.sum() < math.inf):
             return None
@@ -320,7 +322,7 @@ def _compared_part(part: OutputPart, energies: Sequence[tuple[float, float]]) ->
 
 
 def _chosen_notes(parts: Iterable[OutputPart]) -> Iterator[str]:
-    """Yield a note for readers of the figures if the network selects the rows of outputs."""
+    """Yield a note for outputs whose rows the network selects, such as the best detections."""
     outputs = dict.fromkeys(part.output for part in parts if part.chosen)
     if outputs:
         yield (
@@ -334,7 +336,7 @@ def _words(part: OutputPart) -> str:
 
 
 def _wild(left: NDArray[Any], right: NDArray[Any]) -> str | None:
-    """Return the reason why an inner tensor cannot be compared.
+    """Return why an inner tensor cannot be compared; None if it can.
 
     It may list detections, or have NaN or infinity: models compute such values in padding, and mask them later.
     """
@@ -350,14 +352,14 @@ def _wild(left: NDArray[Any], right: NDArray[Any]) -> str | None:
 
 
 def _finite(reading: Reading) -> Reading:
-    """Return the reading, or None if the squares of the values are infinite."""
+    """Return the reading of a metric; without a value if it is infinite."""
     if reading.value is None or math.isfinite(reading.value):
         return reading
     return Reading(value=None, note="the values are too large to measure")
 
 
 def _find_scored_pairs(pairs: list[Pair], output: str) -> list[Pair]:
-    """Return the pairs that may hold class scores: all pairs, or the requested pair.
+    """Return the outputs that may hold class scores: all outputs, or the requested one.
 
     Raises:
         UsageError: no pair is called so.
@@ -414,7 +416,7 @@ class Worst:
         self._names.append(sample.rpartition("/")[2])
 
     def listed(self) -> tuple[SampleError, ...]:
-        """Return the samples, the worst first; equal samples keep their order. Samples without noise or signal are omitted."""
+        """Return the samples with the most noise, the worst first, without samples that have no noise or no signal."""
         worst: dict[int, tuple[float, SampleError]] = {}
         for output, kept in self._energies.items():
             signal, noise = np.frombuffer(kept.signals), np.frombuffer(kept.noises)

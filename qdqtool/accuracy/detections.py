@@ -59,7 +59,7 @@ class BoxOutputs:
 
     @property
     def layout(self) -> BoxLayout:
-        """The layout that a detector with a single output has for such rows."""
+        """The layout of the rows of a detector with a single output."""
         return BoxLayout.FINAL if self.classes else BoxLayout.CLASSES
 
     def read(self, outputs: Outputs) -> RawBoxes:
@@ -111,7 +111,7 @@ def box_outputs(outputs: Outputs) -> BoxOutputs | None:
 
 
 def boxes_of_rows(name: str, outputs: Outputs) -> str | None:
-    """Return the output with one box for each value of output `name`; None without one: the values may be classes."""
+    """Return the output that has one box for each value of the output `name`; None if there is none."""
     size = outputs[name].size
     matching = (
         output
@@ -122,7 +122,7 @@ def boxes_of_rows(name: str, outputs: Outputs) -> str | None:
 
 
 def count_listed(outputs: Outputs) -> int | None:
-    """Return the number of detections in a list for one image; None if there is no list, or one entry per position."""
+    """Return the length of a list of detections for one image; None if the output is not such a list."""
     boxes = box_outputs(outputs) if len(outputs) > 1 else None
     if boxes is not None:
         return outputs[boxes.scores].size if boxes.classes else None
@@ -132,7 +132,7 @@ def count_listed(outputs: Outputs) -> int | None:
 
 
 def _rows(values: NDArray[Any]) -> NDArray[Any]:
-    """Return the values of one image as a matrix, without axes of length 1 except the last two."""
+    """Return an output for one image as a matrix, without axes of length 1 except the last two."""
     return values.reshape(values.shape[-2], values.shape[-1])
 
 
@@ -149,7 +149,7 @@ def _is_matrix(values: NDArray[Any]) -> bool:
 
 
 def _final(name: str, further: Outputs, values: NDArray[Any]) -> Iterator[BoxOutputs]:
-    """Return final detections: ordered corners, each with a probability and an integer class; None if the outputs hold none."""
+    """Return final detections (ordered corners, probability, integer class) in an output; None if it holds none."""
     boxes = _rows(values)
     if not _in_order(boxes):
         return
@@ -175,7 +175,7 @@ def _final(name: str, further: Outputs, values: NDArray[Any]) -> Iterator[BoxOut
 
 
 def _dense(name: str, further: Outputs, values: NDArray[Any]) -> Iterator[BoxOutputs]:
-    """Return all boxes with a score for each class, before any box is removed; None if the outputs hold none."""
+    """Return all boxes of an output with a score for each class; None if it holds none."""
     boxes = _rows(values)
     corners = _in_order(boxes)
     if len(boxes) <= 1 or not (corners or (boxes[:, 2:] >= 0).all()):
@@ -205,7 +205,7 @@ def _dense(name: str, further: Outputs, values: NDArray[Any]) -> Iterator[BoxOut
 
 
 def _background(scores: Floats, *, is_logits: bool) -> int | None:
-    """Return the column of the background if it is the first or last column of a softmax and likely in most rows; else None."""
+    """Return the column of a softmax that is the background: likely in most rows, and the first or last; else None."""
     columns = scores.shape[1]
     if columns == 1 or (not is_logits and np.abs(scores.sum(axis=1) - 1).max() > _SUM):
         return None
@@ -279,7 +279,7 @@ _CORNERS_IN_ORDER = 0.99
 
 
 class BoxLayout(enum.Enum):
-    """The meaning of an output's axes, and of the columns of its rows."""
+    """The layout of a detector's output: the meaning of its axes, and of the columns of its rows."""
 
     OFFSETS = enum.auto()
     """Objectness with boxes that are not decoded: offsets in grid cells and logarithms of sizes, as YOLOX exports them."""
@@ -298,7 +298,7 @@ class BoxLayout(enum.Enum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NoScores:
-    """The output has no known layout; `why` continues the sentence "an output of shape (1, 2, 3) "."""
+    """Result for an output without a known layout; `why` continues "an output of shape (1, 2, 3) "."""
 
     why: str
 
@@ -312,7 +312,7 @@ _BOTH: Final = NoScores(why="could hold a box in each row, or in each column")
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class RawBoxes:
-    """The boxes of one image before boxes are removed.
+    """All boxes of one image, before non-maximum suppression.
 
     Attributes:
         boxes: (boxes, 4), as the layout writes them.
@@ -326,7 +326,7 @@ class RawBoxes:
 
 
 def layout_of(output: NDArray[Any]) -> BoxLayout | NoScores:
-    """Return the layout of the output for one image, or the reason if no layout or several layouts fit.
+    """Return the layout of a detector's output for one image, or the reason if none fits or several fit.
 
     The layout is read from the float model's output and used for the quantized model's: a damaged model may not look
     like a detector any more.
@@ -381,7 +381,7 @@ def _is_row(output: NDArray[Any], extra: int) -> bool:
 
 
 def candidates(output: NDArray[Any], layout: BoxLayout) -> RawBoxes:
-    """Return the boxes of one image in a known layout."""
+    """Return all boxes of one image, from an output in a known layout."""
     rows: Floats = output.reshape(output.shape[-2:]).astype(np.float64)
     match layout:
         case BoxLayout.FINAL | BoxLayout.FINAL_CLASS_FIRST:
@@ -396,7 +396,7 @@ def candidates(output: NDArray[Any], layout: BoxLayout) -> RawBoxes:
 
 
 def of_detections(boxes: Floats, scores: Floats, classes: Floats) -> RawBoxes:
-    """Return corners (boxes, 4) and scores (boxes, classes), in which only the class of the box is above 0.
+    """Return final detections as corners (boxes, 4) and scores (boxes, classes).
 
     Padding rows have no score above zero, or class -1.
     """
@@ -425,7 +425,7 @@ def _is_final(rows: Floats) -> bool:
 
 
 def _looks_like_boxes(rows: Floats) -> bool:
-    """Return True if exactly the values after the fourth column are probabilities.
+    """Return True if the values of rows are probabilities after the fourth column, but not before.
 
     Logits, hidden states and probabilities of a sequence have the same shape, but leave 0 to 1 after the fourth column,
     or in none.
@@ -441,7 +441,7 @@ def _is_decoded(rows: Floats) -> bool:
 
 
 def _with_objectness(rows: Floats) -> bool | None:
-    """Return True if the fifth column is an objectness, False if not, and None if the values do not show it."""
+    """Return True if the fifth column of box rows is an objectness, False if not, None if unknown."""
     if rows.shape[1] == BOX + 1:
         return False if _is_decoded(rows) else None
     if rows[:, BOX].min() >= _CONSTANT:
@@ -453,7 +453,7 @@ def _with_objectness(rows: Floats) -> bool | None:
 
 
 def are_probabilities(values: NDArray[Any]) -> bool:
-    """Return True if all values are probabilities, up to the error of a coarse scale."""
+    """Return True if all values are probabilities, up to a rounding error of a coarse scale."""
     if not values.size:
         return True
     return bool(values.min() >= -_SLACK and values.max() <= 1 + _SLACK)
@@ -486,7 +486,7 @@ class Detections:
 
 
 def agreement(reference: RawBoxes, candidate: RawBoxes, layout: BoxLayout) -> tuple[int, int] | None:
-    """Return how many boxes of both sides have a partner, and the number of boxes; None if boxes cannot be decoded."""
+    """Return how many boxes of two models match, and how many boxes there are; None if boxes cannot be decoded."""
     left, right = detections(reference, layout), detections(candidate, layout)
     if left is None or right is None:
         return None
@@ -494,7 +494,7 @@ def agreement(reference: RawBoxes, candidate: RawBoxes, layout: BoxLayout) -> tu
 
 
 def detections(raw: RawBoxes, layout: BoxLayout) -> Detections | None:
-    """Return the confident boxes of one image as corners; None if the boxes fit no grid (`corners_of`)."""
+    """Return the confident boxes of one image as corners; None if the boxes fit no detection grid."""
     every = corners_of(raw, layout)
     if every is None:
         return None
@@ -527,7 +527,7 @@ def corners_of(raw: RawBoxes, layout: BoxLayout) -> Floats | None:
 
 
 def match_boxes(reference: Detections, candidate: Detections) -> list[tuple[int, int]]:
-    """Return the pairs of boxes of the same class that overlap by half. Each box is used once, best first."""
+    """Return matching boxes of two models: of the same class, and overlapping by half. Each box is used once."""
     free = np.ones(len(candidate.classes), dtype=bool)
     pairs = []
     for number, (corners, kind) in enumerate(zip(reference.corners, reference.classes, strict=True)):
@@ -558,7 +558,7 @@ def shared_area(box: Floats, boxes: Floats) -> Floats:
 
 
 def _grid(count: int) -> tuple[Floats, Floats] | None:
-    """Return the cell coordinates and the stride of every row, for a square image; None if no grid has this number of rows."""
+    """Return cell coordinates and stride of every detection row in a square image; None if no grid has so many rows."""
     first, middle, last = _STRIDES
     side = next(
         (

@@ -98,7 +98,7 @@ def _values(
 
 
 class _Ledger:
-    """Energies for one output: of the signal, and of the difference between every two runs (emulations and the candidate)."""
+    """Energies of one output: of the signal, and of the difference between every two runs."""
 
     def __init__(self) -> None:
         self.signal = 0.0
@@ -111,19 +111,19 @@ class _Ledger:
             self._apart[key] = self._apart.get(key, 0.0) + energy(values[first] - values[second])
 
     def apart(self, first: str, second: str) -> float:
-        """Return the energy of the difference between the outputs of two runs; 0 if both are the same run."""
+        """Return the energy of the difference between the outputs of two runs."""
         return 0.0 if first == second else self._apart[frozenset({first, second})]
 
     def nearest(self, name: str, members: Iterable[str]) -> float:
-        """Return the energy of the smallest difference between the outputs of the run `name` and those of another run."""
+        """Return the smallest energy by which the outputs of the run `name` differ from another run."""
         return min((self.apart(name, member) for member in members if member != name), default=math.inf)
 
     def loneliness(self, names: Collection[str]) -> float:
-        """Return the largest energy by which one of these runs differs from the most similar other run; 0 for a single run."""
+        """Return the largest distance of one of these runs from its most similar other run, as energy."""
         return max((self.nearest(name, names) for name in names), default=0.0) if len(names) > 1 else 0.0
 
     def decibel(self, noise: float) -> float | None:
-        """Return signal over noise; None if either is zero."""
+        """Return signal over noise in dB; None if either is zero."""
         return 10 * math.log10(self.signal / noise) if noise and self.signal else None
 
 
@@ -152,7 +152,7 @@ def _verdict(output: str, ledger: _Ledger, emulations: Emulations) -> MismatchEx
 
 
 def _fits(ledger: _Ledger, family: Collection[str]) -> bool:
-    """Return True if the candidate is about as near to the family as its members are to each other."""
+    """Return True if the candidate's outputs are about as near to valid runs as these are to each other."""
     reach = max(ledger.loneliness(family), _FLOAT_NOISE * ledger.signal)
     return ledger.nearest(_CANDIDATE, family) <= _SLACK * reach
 
@@ -169,7 +169,7 @@ Open = Callable[[Model, str], Runner]
 
 
 def emulations(model: Model, open_model: Open, regions: Regions | None = None) -> Emulations:
-    """Return valid forms of a Q/DQ model: as written, with other roundings, with exact integers, and fused for FP16.
+    """Return valid ways to compute a Q/DQ model: as written, with other roundings, with integers, fused for FP16.
 
     `regions` are the kernels of a real engine as sets of ONNX node names; None uses the usual epilogues.
 

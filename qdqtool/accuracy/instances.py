@@ -152,7 +152,7 @@ def _compare_labelled_keypoints(
 
 
 def _values(side: Mapping[str, NDArray[Any]], raw: RawBoxes, rows: NDArray[np.intp], extra: int) -> Floats:
-    """Return the values after the classes of these boxes: (boxes, extra)."""
+    """Return the values after the classes of these boxes, such as mask coefficients: (boxes, extra)."""
     return extra_of(side[next(iter(side))], extra)[rows if raw.rows is None else raw.rows[rows]]
 
 
@@ -166,7 +166,7 @@ def _is_prototype(output: NDArray[Any], extra: int) -> bool:
 
 
 def _scale(sample: Sample, prototypes: NDArray[Any]) -> Floats | None:
-    """Return the ratios of mask pixels to picture pixels, for left, top, right and bottom."""
+    """Return the ratio of mask pixels to picture pixels for left, top, right and bottom of a box."""
     for feed in sample.feeds.values():
         if feed.ndim == _MAP:
             height, width = feed.shape[2:] if feed.shape[1] in _COLOURS else feed.shape[1:3]
@@ -175,7 +175,7 @@ def _scale(sample: Sample, prototypes: NDArray[Any]) -> Floats | None:
 
 
 def _masks(prototypes: NDArray[Any], coefficients: Floats, corners: Floats) -> NDArray[np.bool_]:
-    """Return the masks (boxes, height, width), cut off at the boxes; `corners` are in pixels of masks."""
+    """Return the masks of boxes (boxes, height, width), cut off at the boxes; `corners` are in pixels of masks."""
     height, width = prototypes.shape[2:]
     flat = prototypes.reshape(prototypes.shape[1], -1).astype(np.float32)
     masks: NDArray[np.bool_] = (coefficients.astype(np.float32) @ flat > 0).reshape(-1, height, width)
@@ -215,13 +215,13 @@ def _overlaps(masks: NDArray[np.bool_], truth: NDArray[np.bool_]) -> Floats:
 
 
 def _depth(values: Floats) -> int | None:
-    """Return how many values a keypoint has; None if the values are not keypoints."""
+    """Return how many values each keypoint has; None if the values are not keypoints."""
     depth = _DEEP if not values.shape[-1] % _DEEP and are_probabilities(values[..., 2::_DEEP]) else _FLAT
     return None if values.shape[-1] % depth else depth
 
 
 def _compare_keypoints(reference: Floats, candidate: Floats, corners: Floats) -> float:
-    """Return the object keypoint similarity, without keypoints that are invisible to the float model."""
+    """Return the object keypoint similarity (OKS), without keypoints that are invisible to the float model."""
     depth = _depth(reference)
     if depth is None:
         return 1.0

@@ -56,7 +56,7 @@ class Kept:
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class _Found:
-    """The boxes that one model finds in one picture, best first.
+    """The boxes that one model detects in one picture, best first.
 
     Attributes:
         scores: (boxes,).
@@ -73,7 +73,7 @@ _RIGHT, _WRONG, _NEITHER = 1, 0, -1
 
 
 class MeanPrecision:
-    """Collects the boxes of both sides, picture by picture; some kilobytes for each.
+    """Collects the boxes of the float and the quantized detector, picture by picture.
 
     Args:
         names: of the precision at an overlap of 0.5, and of its mean over 0.5 to 0.95.
@@ -137,7 +137,7 @@ class MeanPrecision:
         )
 
     def _precision(self, side: Sequence[_Found], numbers: NDArray[np.int64]) -> tuple[float, float]:
-        """Return both figures in percent over the pictures with these numbers."""
+        """Return both mAP figures in percent over the pictures with these numbers."""
         scores = np.concatenate([side[number].scores for number in numbers])
         classes = np.concatenate([side[number].classes for number in numbers])
         outcomes = np.concatenate([side[number].outcomes for number in numbers])
@@ -151,7 +151,10 @@ class MeanPrecision:
 
 
 def _average(outcomes: NDArray[np.int8], labelled: int) -> Floats:
-    """Return the average precision of one class at each overlap threshold (IoU); the rows of `outcomes` are detections in the order of scores."""
+    """Return the average precision of one class at each overlap threshold (IoU).
+
+    The rows of `outcomes` are detections in the order of scores.
+    """
     right = np.cumsum(outcomes == _RIGHT, axis=0)
     recall = right / labelled
     precision = right / np.maximum(np.cumsum(outcomes != _NEITHER, axis=0), 1)
@@ -165,7 +168,7 @@ def _average(outcomes: NDArray[np.int8], labelled: int) -> Floats:
 
 
 def keep_boxes(raw: RawBoxes, layout: BoxLayout) -> Kept:
-    """Return the boxes of a picture that count; none if the boxes fit no grid."""
+    """Return the boxes of a picture after non-maximum suppression; none if the boxes fit no detection grid."""
     rows, kinds = np.nonzero(raw.scores >= _LEAST_SCORE)
     scores = raw.scores[rows, kinds]
     order = np.argsort(-scores, kind="stable")[:_CANDIDATES]
@@ -191,7 +194,7 @@ def box_overlaps(kept: Kept, truth: Floats) -> Floats:
 
 
 def _suppress_overlaps(boxes: Floats, kinds: NDArray[np.intp]) -> NDArray[np.intp]:
-    """Return the numbers of the boxes that remain, best first."""
+    """Return the numbers of the boxes that non-maximum suppression keeps, best first."""
     free = np.ones(len(boxes), dtype=bool)
     kept: list[int] = []
     for number in range(len(boxes)):
@@ -206,7 +209,7 @@ def _suppress_overlaps(boxes: Floats, kinds: NDArray[np.intp]) -> NDArray[np.int
 
 
 def _outcomes(overlaps: Floats, ignored: NDArray[np.bool_]) -> NDArray[np.int8]:
-    """Return whether boxes are right at each overlap (boxes, 10). Best-scored boxes choose first; a label is used once.
+    """Return whether boxes match a label at each overlap threshold (boxes, 10). A label matches once.
 
     Args:
         overlaps: (boxes, objects), negative for different classes.

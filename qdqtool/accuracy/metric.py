@@ -40,10 +40,10 @@ class Reading:
 
 
 class Meter(Protocol):
-    """Receives pairs of equal shape, one per sample, in any order."""
+    """Accumulates a metric over the output pairs of samples, in any order."""
 
     def add(self, reference: Floats, candidate: Floats) -> None:
-        """Add the arrays of one sample; they are finite and have equal shapes."""
+        """Add one sample's arrays from both models, which are finite and have equal shapes."""
 
     def reading(self) -> Reading:
         """Return the value of the metric over all samples so far."""
@@ -108,7 +108,7 @@ _functions: ContextVar[Mapping[str, Function]] = ContextVar("functions", default
 
 @contextmanager
 def list_passed(metrics: Sequence[str | Function]) -> Iterator[tuple[str, ...]]:
-    """Yield a name for each metric. Inside the block, `distance` also accepts these names for functions of the caller.
+    """Yield a name for each metric; inside the block, `distance` accepts it for a function of the caller.
 
     A function (reference, candidate) -> float is averaged over the samples.
 
@@ -164,7 +164,7 @@ def distance(name: str) -> Distance:
 
 
 class Average:
-    """Mean of a function's value over all samples."""
+    """The mean of a user's function over all samples."""
 
     def __init__(self, function: Function) -> None:
         self._function = function

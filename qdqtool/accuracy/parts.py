@@ -18,7 +18,7 @@ from qdqtool.graph.view import GraphView, Model
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OutputPart:
-    """One quantity that is a part of an output, or from which an output was chosen.
+    """A measured part of an output, such as the boxes or the scores of a detector.
 
     Attributes:
         output: the output's name.
@@ -93,12 +93,12 @@ def group_outputs(
 
 
 def _output(name: str, ends: Mapping[str, tuple[Reading, ...]]) -> str:
-    """Return the output to which a measured quantity belongs."""
+    """Return the output to which a measured part belongs."""
     return name if name in ends else name.rpartition("[")[0]
 
 
 def _in_candidate(theirs: GraphView, mine: GraphView, reading: Reading) -> str:
-    """Return the tensor that the candidate's node reads, else the tensor of that name in the candidate, else ""."""
+    """Return the tensor of the candidate that corresponds to a tensor of the reference; "" if there is none."""
     node, index = reading
     namesake = theirs.by_name.get(node)
     if namesake is not None and namesake.op == mine.by_name[node].op and len(namesake.inputs) > index:
@@ -126,7 +126,7 @@ def shared_tensors(first: Model, second: Model) -> tuple[str, ...]:
 
 
 def turns(models: tuple[Model, Model], room: int) -> int:
-    """Return the number of runs that `watch_inside` needs for each sample."""
+    """Return how many times `watch_inside` must run each sample."""
     return sum(1 for _ in within(models[0], shared_tensors(*models), room))
 
 

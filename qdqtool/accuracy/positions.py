@@ -76,7 +76,7 @@ def judge_positions(
 
 
 def _compare_masks(reference: NDArray[Any], candidate: NDArray[Any]) -> float:
-    """Return the intersection over union of the object in both masks; 1 if neither mask has an object."""
+    """Return the intersection over union of an object in two masks; 1 if neither mask has an object."""
     is_probability = reference.min() >= -_SUM and reference.max() <= 1 + _SUM
     left, right = (side > (1 / 2 if is_probability else 0) for side in (reference, candidate))
     union = int((left | right).sum())
@@ -103,7 +103,7 @@ def _class_axis(values: NDArray[Any], task: str) -> int | None:
 
 
 def _find_blank(classes: NDArray[np.intp], count: int, task: str) -> int | None:
-    """Return the blank class of CTC, which is the first or the last class; None if neither is the best often enough."""
+    """Return the blank class of CTC: the first or last class, if it is often the best; else None."""
     if count < _FEWEST and task != "text":
         return None
     shares = {blank: float((classes == blank).mean()) for blank in (0, count - 1)}
@@ -112,14 +112,14 @@ def _find_blank(classes: NDArray[np.intp], count: int, task: str) -> int | None:
 
 
 def _read_text(classes: NDArray[np.intp], blank: int) -> NDArray[np.intp]:
-    """Return the characters that greedy CTC decoding reads."""
+    """Return the characters of a text line by greedy CTC decoding."""
     changes = np.concatenate([[True], classes[1:] != classes[:-1]])
     text: NDArray[np.intp] = classes[changes & (classes != blank)]
     return text
 
 
 def _compare_texts(reference: NDArray[np.intp], candidate: NDArray[np.intp]) -> float:
-    """Return 1 - edit distance / length of the longer text; 1 if both are empty."""
+    """Return the similarity of two texts: 1 - edit distance / length of the longer one; 1 if both are empty."""
     longest = max(len(reference), len(candidate))
     if not longest:
         return 1.0

@@ -81,15 +81,15 @@ def describe_unpaired(reference: Runner, candidate: Runner, pairs: tuple[Pair, .
 
 
 class Fed(Protocol):
-    """A model, engine or player that needs inputs."""
+    """A model, engine or stored outputs as one side of a comparison."""
 
     @property
     def description(self) -> str:
-        """A description of the object in words."""
+        """Description of this side of the comparison."""
 
     @property
     def inputs(self) -> tuple[TensorInfo, ...]:
-        """The inputs that the model, engine or player needs."""
+        """The inputs that this side of the comparison needs."""
 
 
 def feeds_for(runner: Fed, sample: Sample) -> Feeds:
@@ -111,7 +111,7 @@ def feeds_for(runner: Fed, sample: Sample) -> Feeds:
 def comparable(
     reference: NDArray[Any], candidate: NDArray[Any], pair: Pair, sample: Sample
 ) -> tuple[Floats, Floats]:
-    """Return both arrays as float64; equal infinities are replaced by zeros on both sides.
+    """Return two output arrays as float64; infinities that both have become zero.
 
     Raises:
         InputFileError: text, different shapes, NaN, or an infinity on one side only.
@@ -174,7 +174,7 @@ Both = tuple[Outputs, Outputs]
 def abreast(
     reference: Runner, candidate: Runner, samples: Iterable[Sample]
 ) -> Iterator[tuple[Sample, Outputs, Outputs]]:
-    """Yield every sample with the outputs of both models, run in parallel if both runners allow this; read one sample ahead.
+    """Yield every sample with the outputs of both models, run in parallel if both allow it.
 
     Raises:
         InputFileError: a sample lacks an input, or a model fails on it; the first one in order is reported.
@@ -215,7 +215,7 @@ def _await_outputs(sample: Sample, future: Future[Both]) -> tuple[Sample, Output
 
 
 class _OnDisk(Sequence[Outputs]):
-    """Outputs of samples by number, each in its own file."""
+    """Outputs of samples in files, by the number of the sample."""
 
     def __init__(self, folder: Path, names: tuple[str, ...], count: int) -> None:
         self._folder, self._names, self._count = folder, names, count
@@ -272,7 +272,7 @@ def _file(folder: Path, number: int) -> Path:
 
 
 class Remembered:
-    """A runner that stores its outputs by the content of the inputs; several threads may run it.
+    """A runner that stores its outputs by the content of the inputs, for several threads.
 
     Args:
         open_it: opens the model.
@@ -292,7 +292,7 @@ class Remembered:
         self.at_once: int = runner.at_once
 
     def run(self, feeds: Feeds) -> dict[str, NDArray[Any]]:
-        """Return one array per output.
+        """Return the outputs for these inputs, stored or computed.
 
         Raises:
             InputFileError: the model fails on these feeds.
@@ -310,11 +310,11 @@ class Remembered:
         return outputs
 
     def close(self) -> None:
-        """Close the reference model; its stored outputs remain usable."""
+        """Close the wrapped runner; its stored outputs remain usable."""
         self._runner = self._open = None
 
     def reopen(self, open_it: Callable[[], Runner]) -> None:
-        """From now on, use the runner that `open_it` opens for inputs without stored outputs."""
+        """Use the runner that `open_it` opens for inputs without stored outputs."""
         self._open = open_it
 
     def _open_reference(self) -> Runner:
@@ -337,7 +337,7 @@ class Remembered:
 
 
 def _lasting(value: NDArray[Any]) -> NDArray[Any]:
-    """Return a read-only copy, because the array may be in the session's memory."""
+    """Return a read-only copy of an output, because the session may reuse its memory."""
     copy = np.array(value)
     copy.flags.writeable = False
     return copy

@@ -29,7 +29,7 @@ _LARGEST = 2 << 30
 
 
 def from_npz(path: Path) -> list[dict[str, NDArray[Any]]]:
-    """Return one entry per row, each with batch dimension 1, if all arrays have equally many rows; otherwise one entry.
+    """Return the stored outputs in a .npz file: one entry per row if all arrays have equally many rows, else one entry.
 
     Raises:
         InputFileError: unreadable, or holds objects that only running code could restore.
@@ -49,7 +49,7 @@ def from_npz(path: Path) -> list[dict[str, NDArray[Any]]]:
 
 
 def _arrays(stream: IO[bytes]) -> dict[str, NDArray[Any]]:
-    """Return the arrays by name. An array whose header promises more bytes than the archive has is rejected."""
+    """Return the arrays in a .npz file by name. An array that claims more bytes than there are is rejected."""
     arrays = {}
     with zipfile.ZipFile(stream) as archive:
         entries = [entry for entry in archive.infolist() if entry.filename.endswith(".npy")]
@@ -73,7 +73,7 @@ _Loaded = dict[str, NDArray[Any]]
 
 
 def from_json(path: Path) -> list[_Loaded]:
-    """Return one entry per iteration of the first runner in a Polygraphy file, or the single inference of trtexec.
+    """Return the stored outputs of a Polygraphy file (first runner) or of trtexec (one inference).
 
     Raises:
         InputFileError: unreadable, or neither of the two.
@@ -141,7 +141,7 @@ _NUMPY: dict[DType, type[np.generic]] = {
 
 
 def from_raw(path: Path) -> dict[str, NDArray[Any]]:
-    """Return the tensor in a file by its name; an empty dict if the file name says that the tensor is an input.
+    """Return the tensor in a .raw file by its name; an empty dict if the file name says that it is an input.
 
     Raises:
         InputFileError: the file name does not contain shape and type, or they do not match the size of the file.
@@ -180,7 +180,7 @@ _READERS: dict[str, Callable[[Path], Sequence[Outputs]]] = {".npz": from_npz, ".
 
 
 class Player:
-    """A runner that returns the next stored outputs at every call and ignores its inputs."""
+    """A runner that returns the next stored outputs at each call, and ignores its inputs."""
 
     inputs: tuple[TensorInfo, ...] = ()
     at_once = 1
@@ -212,7 +212,7 @@ class Player:
 
 
 class Unfed:
-    """Samples without inputs, for two sides with stored outputs; with labels if they are passed."""
+    """Samples without inputs, for a comparison of two sets of stored outputs."""
 
     meaningful = True
     digest = ""
@@ -280,6 +280,6 @@ def _file(path: Path) -> list[Outputs]:
 
 
 def _natural(path: Path) -> tuple[tuple[bool, int, str], ...]:
-    """Return a sort key that puts sample10 after sample9."""
+    """Return a sort key for names with numbers: sample10 comes after sample9."""
     parts = re.findall(r"\d+|\D+", path.name)
     return tuple((not part.isdecimal(), int(part) if part.isdecimal() else 0, part) for part in parts)

@@ -66,7 +66,7 @@ class ScorePair:
 
     @property
     def named(self) -> int | None:
-        """The class that the reference model chooses.
+        """The class that the reference model gives the best score.
 
         None if it has no box with a sufficient score, because its best class is then chance.
         """
@@ -76,7 +76,7 @@ class ScorePair:
 
     @property
     def shown(self) -> Floats:
-        """The candidate's scores, for a comparison with `named`. If the candidate has no box left, class `named` ranks last.
+        """The candidate's scores, in which the reference's class ranks last if the candidate has no box.
 
         The best of the hidden boxes may be of any class, and often is of the right one.
         """
@@ -88,7 +88,7 @@ class ScorePair:
 
 
 def class_rows(output: Floats) -> Floats:
-    """Return the output as rows of class scores (rows x classes): the last axis, or axis 1 of N x C x 1 x 1."""
+    """Return an output as rows of class scores, along the last axis, or along axis 1 of N x C x 1 x 1."""
     if output.ndim == 4 and output.shape[2:] == (1, 1):
         return output[:, :, 0, 0]
     return output.reshape(-1, output.shape[-1]) if output.ndim else output.reshape(1, 1)
@@ -128,7 +128,7 @@ def read_pair(
 
 
 def score_pair(reference: NDArray[Any], candidate: NDArray[Any], classes: int = 0) -> ScorePair | NoScores:
-    """Return the scores of one sample on both sides, as `class_scores` does; a reason if the reference has no known layout.
+    """Return the class scores of one sample on both sides; a reason if the reference has no known layout.
 
     The layout of the reference applies to both outputs. Final detections become scores of at least `classes` classes
     and of one more class at the end, "nothing", which is best if no box is left.
@@ -164,7 +164,7 @@ def _best(boxes: RawBoxes) -> Floats:
 
 
 def _best_scores(boxes: RawBoxes, classes: int) -> Floats:
-    """Return the best score of each class, followed by zero for "no class". A class without a box has a score below zero."""
+    """Return a detector's best score of each class, and zero for "no class"; below zero for a class without a box."""
     best = np.full(classes + 1, -1.0)
     best[classes] = 0.0
     if len(boxes.scores):
@@ -199,7 +199,7 @@ Outputs = Mapping[str, NDArray[Any]]
 
 
 class HitCount:
-    """Hits of both models for one metric, stored as one number per sample."""
+    """Correct answers of both models in one task metric, by sample."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -212,7 +212,7 @@ class HitCount:
         self._candidate.append(candidate)
 
     def result(self) -> TaskAccuracy | None:
-        """Return both shares in percent and the interval of their difference in points; None without samples."""
+        """Return both shares of correct answers in percent, with the interval of their difference; None without samples."""
         if not self._reference:
             return None
         left, right = np.frombuffer(self._reference), np.frombuffer(self._candidate)
@@ -229,7 +229,7 @@ class HitCount:
 
 
 class Task:
-    """Scores one of these: an output with class scores, the outputs with a detector's boxes, the logits of a language model.
+    """Scores the task of a network: class scores, a detector's boxes, positions with classes, or next tokens.
 
     An output with a class at each position needs no labels (`positions`).
 
@@ -259,7 +259,7 @@ class Task:
         self._unlabelled = 0
 
     def add(self, reference: Outputs, candidate: Outputs, sample: Sample) -> None:
-        """Add the outputs of one sample on both sides. If it has no label, only metrics without labels count it.
+        """Score one sample on both sides. Without a label, only metrics that need no labels count it.
 
         Raises:
             InputFileError: the label is not one of the output's classes.
@@ -312,7 +312,7 @@ class Task:
                 self._precisions[names].record((left, right), overlaps, truth[:, 0], ignored)
 
     def results(self) -> tuple[TaskAccuracy, ...]:
-        """Return one entry per metric that has samples."""
+        """Return one entry per task metric that has samples."""
         counts = (count for _, count in self._counts)
         further = (*self._instances.values(), *self._positions.values())
         every = (self._tokens, self._same_token, *counts, self._boxes, *further)
@@ -321,11 +321,11 @@ class Task:
         return (*(entry for precision in labelled for entry in precision.results()), *shares)
 
     def measures(self) -> tuple[Measure, ...]:
-        """Return further measures of the scored output: the perplexity of a language model."""
+        """Return further figures of the scored output, such as the perplexity of a language model."""
         return self._perplexity.measures()
 
     def notes(self, *, meaningful: bool = True) -> tuple[str, ...]:
-        """Return notes on the limits of the figures. For random samples (not `meaningful`), no note says that labels are missing."""
+        """Return notes on the limits of the task metrics."""
         notes: list[str] = []
         if self._perplexity.measures():
             notes.append(self._perplexity.note())
@@ -367,7 +367,7 @@ class Task:
         return tuple(notes)
 
     def _add_tokens(self, judgement: TokenJudgement) -> None:
-        """Score a language model: the next token if `classify` is requested; else whether both models rank the same token first."""
+        """Score a language model on one sample: the next token, or whether both models rank the same token first."""
         self._count += 1
         if judgement.is_causal:
             self._perplexity.record(judgement)
@@ -377,7 +377,7 @@ class Task:
             self._same_token.record(1.0, judgement.same)
 
     def _add_positions(self, reference: Outputs, candidate: Outputs, sample: Sample, why_not: str) -> None:
-        """Score classes at positions of the first output. If it has no positions, record the reason `why_not`."""
+        """Score an output with a class at each position, or record why that is impossible."""
         first = next(iter(reference))
         judged = judge_positions(reference[first], candidate[first], sample, self._kind)
         if judged is None:
@@ -397,7 +397,7 @@ class Task:
                 count.record(float(reference == truth), float(candidate == truth))
 
     def _watch(self, scores: ScorePair) -> None:
-        """Record the facts for the notes."""
+        """Record facts about a sample for the notes."""
         left, right = scores.reference, scores.candidate
         if scores.layout is not None:
             self._doubtful += int(scores.named is None)
@@ -414,7 +414,7 @@ class Task:
 
 
 def hits_of(metric: Hit, scores: ScorePair, label: int | None) -> tuple[float, float] | None:
-    """Return whether each side is right about one sample; None if the sample does not count."""
+    """Return whether each model is right about one sample; None if the sample does not count."""
     is_labelled = metric.truth == "label"
     truth = label if is_labelled else scores.named
     if truth is None or len(scores.reference) < metric.classes:
@@ -424,7 +424,7 @@ def hits_of(metric: Hit, scores: ScorePair, label: int | None) -> tuple[float, f
 
 
 def boxes_of(scores: ScorePair) -> tuple[float, float] | None:
-    """Return 1 and the F1 score of the candidate's boxes against the reference's in one image; None if both have no boxes."""
+    """Return 1 and the F1 score of the candidate's boxes in one image against the reference's; None if neither has boxes."""
     if scores.layout is None or scores.boxes is None:
         return None
     matches = agreement(*scores.boxes, scores.layout)
@@ -432,7 +432,7 @@ def boxes_of(scores: ScorePair) -> tuple[float, float] | None:
 
 
 def own_rows(outputs: Outputs, sample: Sample, extra: int = 0) -> dict[str, NDArray[Any]]:
-    """Return only the sample's own rows: a model with a fixed batch size gets several copies of one sample.
+    """Return the rows of an output that belong to the sample, without copies that fill a fixed batch.
 
     The first output loses the last `extra` values of each detection.
     """
@@ -448,7 +448,7 @@ def first_row(output: NDArray[Any], sample: Sample) -> NDArray[Any]:
 
 
 def least_classes(label: int | None) -> int:
-    """Return the smallest number of classes that allows this label."""
+    """Return the smallest number of classes for which this label is valid."""
     return 0 if label is None else label + 1
 
 

@@ -39,7 +39,7 @@ _GRID: Final = 2
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TokenJudgement:
-    """Results of both sides on one sample; means over its positions.
+    """Scores of both language models on one sample, averaged over its positions.
 
     Attributes:
         hits: share of positions whose next token a side ranks first: reference, candidate.
@@ -76,7 +76,7 @@ def token_input(feeds: Feeds) -> str | None:
 def judged_tokens(
     reference: Mapping[str, NDArray[Any]], candidate: Mapping[str, NDArray[Any]], sample: Sample
 ) -> TokenJudgement | None:
-    """Score both sides on one sample; None if this is not a language model, or if no position has a next token.
+    """Score both language models on one sample; None if they are none, or if no position has a next token.
 
     The first output is read, with the same name on both sides.
     """
@@ -119,7 +119,7 @@ def judged_tokens(
 
 
 def _predicts(losses: NDArray[np.float64], vocabulary: int) -> bool:
-    """Return True if predictions are better than an even guess, by more than twice the standard error of the mean."""
+    """Return True if a model predicts tokens significantly better than an even guess."""
     return bool(losses.mean() + 2 * losses.std() / math.sqrt(len(losses)) < math.log(vocabulary))
 
 
@@ -134,7 +134,7 @@ def used_positions(feeds: Feeds, shape: tuple[int, ...]) -> NDArray[np.bool_]:
 
 
 def _of_rows(logits: NDArray[Any], truth: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Return the token that each row ranks first, and the negative log probability of the true token."""
+    """Return the token that a model ranks first in each row, and the negative log probability of the true token."""
     wide = logits.astype(np.float64)
     wide -= wide.max(axis=1, keepdims=True)
     losses = np.log(np.exp(wide).sum(axis=1)) - wide[np.arange(len(wide)), truth]
@@ -162,7 +162,7 @@ class Perplexity:
         return (Measure(metric=PERPLEXITY, value=second, note=f"{first:.4g} in the reference"),)
 
     def note(self) -> str:
-        """Return both figures, and the interval of their ratio over samples."""
+        """Return both perplexities as text, with the interval of their ratio over samples."""
         first, second = self._both()
         rise = 100 * (second / first - 1)
         left, right = (np.frombuffer(kept) for kept in self._losses)

@@ -374,7 +374,7 @@ def parse_log(log: AnyPath | BuiltEngine) -> BuildLog:
 
 
 def _log(path: Path, where: str) -> BuildLog:
-    """Read the build log at `path`."""
+    """Read the build log at `path`, for an API call."""
     log = read_log(path)
     if not any(map(is_of_builder, log.runs)):
         raise not_of_builders(
@@ -439,7 +439,7 @@ def diff(
 
 
 def _side(value: object, name: str) -> LogRun | Explored:
-    """Read one side of `diff`: the last run of a log, or an engine."""
+    """Read one argument of `diff`: the last run of a log, or an engine."""
     if isinstance(value, (str, PathLike)):
         runs = read_log(Path(value)).runs
         if runs and (runs[-1].events or runs[-1].funnel or runs[-1].performance is not None):

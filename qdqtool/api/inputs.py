@@ -307,7 +307,7 @@ def spell_settings(recipe: RecipeInput | None, settings: SettingsInput) -> tuple
 
 
 def place_on(device: str | None, settings: SettingsInput) -> SettingsInput:
-    """Return the settings with the device on which models run. None leaves the device to the recipe."""
+    """Return the settings with `compute.device`; None leaves the device to the recipe."""
     return settings if device is None else (*_changes(settings), f"compute.device={_yaml(device)}")
 
 
@@ -334,7 +334,7 @@ def _flatten_settings(settings: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _yaml(value: Any) -> str:
-    """Return a value as JSON, which is also YAML."""
+    """Return the value of a setting as JSON, which is also YAML."""
     try:
         return json.dumps(value, default=_plain)
     except TypeError as error:

@@ -119,7 +119,7 @@ def public(function: Callable[P, R]) -> Callable[P, R]:
     shapes = "shapes=" if "shapes" in parameters else "settings build.min_shapes, .opt_shapes and .max_shapes"
 
     def argument(option: re.Match[str]) -> str:
-        """Return a command-line option as the argument of this call with the same meaning; unchanged if the call has no such argument."""
+        """Return the argument of the call that a command-line option stands for; unchanged if there is none."""
         name = _NAMES.get(option["name"], option["name"].replace("-", "_"))
         return f"{name}=" if name in parameters else option[0]
 
@@ -139,10 +139,10 @@ def public(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def _settings(options: re.Match[str]) -> str:
-    """Return `--set key=value`, once or several times in a row, as the argument with the same meaning."""
+    """Return `--set key=value` options in a message as the argument with the same meaning."""
     return f"settings={[quoted or bare for quoted, bare in _SET.findall(options[0])]!r}"
 
 
 def _call(command: re.Match[str]) -> str:
-    """Return a command of the text as the Python call with the same name, if there is one."""
+    """Return a command in a message as the Python call with the same name, if there is one."""
     return f"`qdqtool.{command['name']}`" if command["name"] in qdqtool.__all__ else command[0]

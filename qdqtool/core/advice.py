@@ -46,7 +46,7 @@ _TRIES, _LOOKS = "fix", frozenset({"audit", "engine", "explain", "lint", "place"
 
 
 def promises(fix: str, *, of_finding: bool) -> tuple[Claim, ...]:
-    """Return what a fix claims about the engine built after it. For a finding, the claim is that the finding disappears.
+    """Return what a fix claims about the engine after it, for example that the finding disappears.
 
     For a node: it runs in a low-bit format. A change of the model by its author promises nothing.
 
@@ -232,7 +232,7 @@ def nodes_in(fixes: Iterable[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 
 def by_code(command: str, code: str) -> str:
-    """Return a command in which a finding's code replaces the node names of an option with more than three of them.
+    """Return a command with a finding's code instead of node names, for options that name more than three nodes.
 
     >>> by_code("`qdqtool repair --int8 a --int8 b --int8 c --int8 d --float e`", "QDQ144")
     '`qdqtool repair --int8 QDQ144 --float e`'
@@ -250,7 +250,7 @@ def by_code(command: str, code: str) -> str:
 
 
 def of_all(fixes: Iterable[str]) -> tuple[str, ...]:
-    """Return the fixes, each once. Fixes that differ only in nodes of --float and --int8 become one fix with all these nodes.
+    """Return the fixes, each once. Fixes that only differ in --float and --int8 nodes become one fix.
 
     >>> of_all(["`qdqtool repair --float a` does", "`qdqtool repair --float b` does", "calibrate again"])
     ('`qdqtool repair --float a --float b` does', 'calibrate again')
@@ -277,7 +277,7 @@ def settings_in(fix: str) -> tuple[str, ...]:
 
 
 def is_followed(fix: str) -> bool:
-    """Return True if a fix contains a command or a setting, or says that there is nothing to do.
+    """Return True if a user can follow a fix: it has a command or a setting, or says that there is nothing to do.
 
     >>> is_followed("--set place.first_layer=int8"), is_followed("nothing to do: it is small"), is_followed("retrain")
     (True, True, False)
@@ -295,7 +295,7 @@ def is_worth_trying(fix: str) -> bool:
 
 
 def leaves_nothing(fix: str) -> bool:
-    """Return True if a fix says that there is nothing to do, without a condition and without an alternative.
+    """Return True if a fix only says that there is nothing to do, without condition or alternative.
 
     >>> leaves_nothing("nothing to do: it is small"), leaves_nothing("nothing to do: it is small; --set place.sm=[89]")
     (True, False)
@@ -306,7 +306,7 @@ def leaves_nothing(fix: str) -> bool:
 
 
 def adjust_severity(severity: Severity, fix: str) -> Severity:
-    """Return the severity of a finding, adjusted for its fix; every finding passes through this function.
+    """Return the severity of a finding, adjusted for its fix.
 
     A warning without a usable fix would hide the warnings with one. An error stays an error: a model that cannot be
     built must change, and a fix that says otherwise is wrong.
@@ -315,7 +315,7 @@ def adjust_severity(severity: Severity, fix: str) -> Severity:
 
 
 def format_fix(fix: str, *, command: str = "", at: str = "") -> str:
-    """Return the fix in a form that a user can follow as printed; every finding and verdict uses this function.
+    """Return a fix in a form that a user can follow as printed.
 
     If no command can do it, the fix is an edit of the model by its author; the text then says so.
 
@@ -362,7 +362,7 @@ def excluding(nodes: Iterable[str]) -> str:
 
 
 def _glob(name: str) -> str:
-    """Return the pattern that matches only this name, quoted if a list of a recipe needs it."""
+    """Return a glob pattern that matches only this name, quoted if a list in a recipe needs it."""
     pattern = escape(name)
     return pattern if _PLAIN.fullmatch(pattern) else json.dumps(pattern, ensure_ascii=False)
 

@@ -42,7 +42,7 @@ class Artefact(Generic[T]):
         return canonical(envelope)
 
     def write(self, path: Path, data: T, provenance: dict[str, str] | None = None) -> None:
-        """Write `data` to `path` atomically."""
+        """Write `data` as a JSON artefact to `path`, atomically."""
         write_text(path, self.dump(data, provenance))
 
     def read(self, path: Path) -> T:
@@ -89,7 +89,7 @@ _BY_TYPE: Final[dict[Any, Artefact[Any]]] = {}
 
 
 def artefact_of(kind: type[T]) -> Artefact[T]:
-    """Return the kind of file that stores data of this type.
+    """Return the kind of artefact that stores data of this type.
 
     Raises:
         TypeError: no file stores it, or `qdqtool.core.kinds` was never imported.
@@ -100,7 +100,7 @@ def artefact_of(kind: type[T]) -> Artefact[T]:
 
 
 def get_ready(*kinds: Artefact[Any]) -> None:
-    """Create the validators for these kinds of files in advance, so that the first read or write is not slow."""
+    """Create the validators of these artefacts in advance, so that the first read or write is fast."""
     for kind in kinds:
         _adapter(kind.type)
 

@@ -75,12 +75,12 @@ class TensorRange:
     )
 
     def since(self, *steps: str, **changed: Any) -> TensorRange:
-        """Return a copy of the range with further entries in its history of decisions; `changed` are new field values."""
+        """Return a copy of the range with one more step in its history; `changed` are new field values."""
         return replace(self, origin=(*self.origin, *steps), **changed)
 
     @property
     def symmetric(self) -> TensorRange:
-        """A symmetric range that covers all values of this range, for programs that do not support zero points."""
+        """A symmetric range that covers all values of this range, for programs without zero points."""
         if not self.zero_point:
             return self
         steps = max(INT8.qmax - self.zero_point, self.zero_point - INT8.qmin)
@@ -125,7 +125,7 @@ class Equalized:
 
     @property
     def words(self) -> str:
-        """One line about the equalization: its gain, its kind and its constants."""
+        """One line about an equalization: its gain, its kind and its constants."""
         gain = "" if self.gain_db is None else f"{self.gain_db:+.1f} dB at the output, before any softmax; "
         return f"equalized: {gain}{self.way}, by {list_names(self.constants, _TOLD)}"
 
@@ -150,7 +150,7 @@ class ZeroPoints:
 
     @property
     def words(self) -> str:
-        """One line about the zero points: number of tensors, gain, and cost in kernels and bytes."""
+        """One line about zero points: number of tensors, gain, and cost in kernels and bytes."""
         gain = "gain not measured" if self.gain_db is None else f"{self.gain_db:+.1f} dB at the output"
         words = [f"zero points on {count_noun(self.tensors, 'tensor')}: {gain}, before any softmax"]
         if self.kernels is None:
@@ -201,7 +201,7 @@ class CalibrationTable(Displayable):
     provider: Annotated[str, Field(exclude_if=lambda provider: provider == _CPU)] = _CPU
 
     def headline(self) -> str:
-        """One line: the number of ranges, samples and findings."""
+        """One line about the table: the number of ranges, samples and findings."""
         source = f" of {self.source}" if self.source else ""
         samples = "" if self.samples is None else f" from {count_noun(self.samples, 'sample')}{source}"
         return (
@@ -209,7 +209,7 @@ class CalibrationTable(Displayable):
         )
 
     def by_tensor(self) -> dict[str, TensorRange]:
-        """The ranges by tensor name."""
+        """The ranges of the table by tensor name."""
         return {entry.tensor: entry for entry in self.ranges}
 
 
@@ -225,7 +225,7 @@ class CalibrationFile(Artefact[CalibrationTable]):
     """The artefact `calibration`, optionally with a weights file next to it."""
 
     def write(self, path: Path, data: CalibrationTable, provenance: dict[str, str] | None = None) -> None:
-        """Write `data` to `path`, and the changed weights to a file next to it."""
+        """Write the calibration table to `path`, and the changed weights to a file next to it."""
         beside = path.with_name(path.stem + _SUFFIX)
         if data.weights:
             from qdqtool.core.weights import save_weights
@@ -239,7 +239,7 @@ class CalibrationFile(Artefact[CalibrationTable]):
         Artefact.write(self, path, data, provenance)
 
     def read(self, path: Path) -> CalibrationTable:
-        """Read the table at `path`, with the changed weights.
+        """Read the calibration table at `path`, with the changed weights.
 
         Raises:
             InputFileError: as `Artefact.read`, or the file of weights is missing, damaged or the wrong one.

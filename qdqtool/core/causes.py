@@ -19,7 +19,7 @@ GENERAL: dict[str, str] = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Situation:
-    """Facts about the build around an error text, which select one of the fixes; "" for an unknown fact.
+    """Facts about the build around an error text, which select the fix; "" for unknown facts.
 
     Attributes:
         program: the program around the builder, as `parse` names it ("tensorrt-llm"), or OWN_BUILD.

@@ -15,7 +15,7 @@ from pydantic import Field
 
 
 class Part(str, Enum):
-    """The sentence that makes a claim: a reason, a fix, or a cost."""
+    """The kind of sentence that makes a claim: a reason, a fix, or a cost."""
 
     REASON = "reason"
     FIX = "fix"
@@ -23,7 +23,7 @@ class Part(str, Enum):
 
 
 class Assertion(str, Enum):
-    """A statement, and the experiment that can contradict it."""
+    """The content of a claim, and the experiment that can contradict it."""
 
     IS_FLOAT = "is_float"
     """No kernel of the engine multiplies this node or layer in a low-bit format."""
@@ -82,7 +82,7 @@ class Assertion(str, Enum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Claim:
-    """Claim of one printed sentence, which an experiment can check.
+    """A claim about an engine or a model in a printed sentence, which an experiment can contradict.
 
     Attributes:
         part: the sentence.
@@ -102,12 +102,12 @@ class Claim:
 
 
 def of_reason(says: Assertion) -> Claim:
-    """Return a claim of a reason, for example "the parser refuses the model"."""
+    """Return a claim that a reason makes, for example "the parser refuses the model"."""
     return Claim(part=Part.REASON, says=says)
 
 
 def of_fix(says: Assertion) -> Claim:
-    """Return a claim of a fix, for example "the node then runs INT8"."""
+    """Return a claim that a fix makes, for example "the node then runs INT8"."""
     return Claim(part=Part.FIX, says=says)
 
 

@@ -196,7 +196,7 @@ class Comparison(Displayable):
     parts: Annotated[tuple[PartComparison, ...], Field(exclude_if=lambda value: not value)] = ()
 
     def headline(self) -> str:
-        """One line: the names of both models, the first task metric and the SQNR."""
+        """One line about the comparison: both models, the first task metric and the SQNR."""
         task = [
             f"{metric(entry.metric)} {entry.reference:.1f} -> {entry.candidate:.1f} {entry.unit}".rstrip()
             for entry in self.task[:1]
@@ -229,7 +229,7 @@ def is_lost(comparison: Comparison) -> bool:
 
 
 def loss(comparison: Comparison) -> tuple[Severity | None, str]:
-    """Return the severity of the loss, and the loss in words. The severity is None if the loss is not worth a finding."""
+    """Return the severity of an accuracy loss, and the loss in words. The severity is None if it is no finding."""
     if comparison.task:
         losses = [_of_task(task) for task in decisive(comparison)]
         return max(losses, key=lambda judged: _ORDER.index(judged[0]))
@@ -259,12 +259,12 @@ def _of_task(task: TaskAccuracy) -> tuple[Severity | None, str]:
 
 
 def compute_allowance(task: TaskAccuracy) -> tuple[float, float]:
-    """Return the loss in points of a task metric that is tolerated, and the loss that counts as an error."""
+    """Return the loss of a task metric that is tolerated, and the loss that is an error, in points."""
     return (BOX_POINTS, MANY_BOX_POINTS) if task.metric in _OF_BOXES else (POINTS, MANY_POINTS)
 
 
 def decisive(comparison: Comparison) -> tuple[TaskAccuracy, ...]:
-    """Return the task metrics that decide: the first metric, and metrics of detections in pictures without labels.
+    """Return the task metrics that decide whether a model is accurate.
 
     Labels decide instead of the boxes, masks and keypoints of the reference; labelled boxes say nothing of masks and keypoints.
     """
@@ -290,7 +290,7 @@ def subject(comparison: Comparison) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Level:
-    """SQNR in dB of an output or of one part of it, with its name for a sentence."""
+    """The SQNR in dB of an output or one of its parts, with its name."""
 
     output: str
     words: str

@@ -14,7 +14,7 @@ from qdqtool.core.tensors import DType
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Side:
-    """The layers of one of two compared engines that do the same work as layers of the other engine.
+    """The layers of one engine that do the same work as layers of the compared engine.
 
     Attributes:
         layers: names of the layers.
@@ -32,7 +32,7 @@ class Side:
 
     @property
     def arithmetic(self) -> str:
-        """The arithmetic type in words; all types if the layers differ."""
+        """The arithmetic type of the layers in words; all types if they differ."""
         return " and ".join(map(str, self.types)) or str(self.precision)
 
 
@@ -149,7 +149,7 @@ class EngineDiffs(Displayable):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PassChange:
-    """Number of effects of a pass in the first and in the second log."""
+    """Number of effects of an optimizer pass in the first and in the second log."""
 
     name: str
     first: int

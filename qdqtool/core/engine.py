@@ -160,7 +160,7 @@ def _find_computed_format(layer: EngineLayer) -> str:
 
 
 def stored_weight(layers: Iterable[EngineLayer]) -> EngineTensor | None:
-    """Return the largest low-bit constant that is not a list of scales; None if there is none."""
+    """Return the largest low-bit constant of a layer, without lists of scales; None if there is none."""
     return largest_weight(
         constant
         for layer in layers
@@ -170,7 +170,7 @@ def stored_weight(layers: Iterable[EngineLayer]) -> EngineTensor | None:
 
 
 def largest_weight(constants: Iterable[EngineTensor]) -> EngineTensor | None:
-    """Return the largest FP4 constant, else the largest one; FP8 scales, padded to 128 columns, may be larger than an FP4 weight."""
+    """Return the largest FP4 constant of a layer, else its largest constant."""
     weights = tuple(constants)
     narrow = tuple(constant for constant in weights if constant.dtype is DType.FLOAT4)
     return max(narrow or weights, key=lambda constant: prod(constant.shape or ()), default=None)
@@ -211,7 +211,7 @@ class Wiring:
         return self._reach(layer, forward=True)
 
     def in_parts(self, tensor: EngineTensor) -> bool:
-        """Return True if several kernels write parts of `tensor`, for example for a concatenation in place."""
+        """Return True if several kernels write parts of `tensor`, such as a concatenation in place."""
         return len(self._written.get(tensor.name, [])) > 1
 
     def compute_before(self, layer: EngineLayer) -> tuple[EngineLayer, ...]:
@@ -253,7 +253,7 @@ class Wiring:
         return tuple(reached.values())
 
     def _others(self, name: str, start: int, *, forward: bool) -> list[EngineLayer]:
-        """Return a tensor's readers after position `start`, or its writers before it; if there are none, all readers or writers.
+        """Return the readers of a tensor after position `start`, or its writers before; else all of them.
 
         Several kernels may write parts of one tensor in place, and an early part may be read before a late part is
         written.
@@ -274,7 +274,7 @@ def dequantizes(layer: EngineLayer) -> bool:
 
 
 def rounds(layer: EngineLayer) -> bool:
-    """Return True for a fake-quantize: the layer reads float, rounds to a low-bit grid inside, and writes float."""
+    """Return True if a layer is a fake-quantize: it reads and writes float, and rounds to a low-bit grid inside."""
     return "Roun" in layer.name and not _is_quantized(layer.inputs) and not _is_quantized(layer.outputs)
 
 
@@ -309,7 +309,7 @@ def first_ends(
     is_end: Callable[[_N], bool],
     barred: Iterable[str] = (),
 ) -> list[_N]:
-    """Follow all paths of a graph from the starts, and return the first end on each path once. Paths stop at names in `barred`."""
+    """Follow all paths of a graph, and return the first end on each. Paths stop at names in `barred`."""
     ends, visited, waiting = [], set(barred), list(starts)
     while waiting:
         item = waiting.pop()

@@ -27,7 +27,7 @@ class Severity(str, Enum):
 
     @property
     def rank(self) -> int:
-        """0 for info, 1 for warning, 2 for error."""
+        """Order of the severities: 0 for info, 1 for warning, 2 for error."""
         return ("info", "warning", "error").index(self.value)
 
 
@@ -88,7 +88,7 @@ class NodeVerdict:
 
     @property
     def is_quantized(self) -> bool:
-        """True if the node multiplies in a low-bit type, or reads stored weights as requested: then it needs its Q/DQ."""
+        """True if the node needs its Q/DQ: it multiplies in a low-bit type, or reads stored weights as requested."""
         return self.precision.is_quantized or (self.is_as_asked and self.asked != "float")
 
 

@@ -1,4 +1,4 @@
-"""Edits of a Q/DQ model, input by input; changes by insertion, repair and searches."""
+"""Edits of the Q/DQ of single node inputs; changes by insertion, repair and searches."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from qdqtool.core.tensors import INT8, NamedFormat
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SlotEdit:
-    """A new quantization, or none, of one input of a node.
+    """A new quantization for one input of a node, or its removal.
 
     Attributes:
         slot: the input.
@@ -247,7 +247,7 @@ class Change:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Remainder:
-    """A problem that a repair cannot fix from the model alone.
+    """A problem that `repair` cannot fix from the model alone.
 
     Attributes:
         subject: the node.

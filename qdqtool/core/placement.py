@@ -1,4 +1,4 @@
-"""Placement of Q/DQ: which inputs are quantized, by which rule and why. Also the pairs in a graph from any tool.
+"""Placement of Q/DQ: which inputs are quantized, by which rule and why. Also the Q/DQ pairs in a graph of any tool.
 
 The unit is a slot, which is one input of one node: a residual branch may be quantized for one consumer only.
 """

@@ -14,7 +14,7 @@ Pair = tuple[int, int]
 
 
 def _words(value: object) -> object:
-    """Turn a single word into a list, and numbers into words (86 into "86")."""
+    """Turn a single word of a recipe into a list, and numbers into words (86 into "86")."""
     if isinstance(value, (str, int)):
         return (str(value),)
     return (
@@ -25,14 +25,14 @@ def _words(value: object) -> object:
 
 
 def _word(value: object) -> object:
-    """Turn an integer into a word. Refuse a decimal number, because it may have lost a zero (10.1 for 10.10): quote it."""
+    """Turn an integer of a recipe into a word. Refuse decimals, which may have lost a zero (10.1 for 10.10)."""
     if isinstance(value, float):
         raise ValueError(f"a release is a text: write it in quotes, as '\"{value}\"'")  # noqa: TRY004 - pydantic wants it
     return str(value) if isinstance(value, int) else value
 
 
 def _target(value: str) -> str:
-    """Return the canonical spelling of a builder."""
+    """Return the canonical spelling of a recipe's target builder."""
     try:
         return Target.parse(value).name
     except UsageError as error:
@@ -269,7 +269,7 @@ class PlacementOptions(RecipeSection):
 
     @property
     def builder(self) -> Target:
-        """The target together with its architectures."""
+        """The target builder together with its GPU architectures."""
         return Target.parse(self.target, self.sm, where="place.sm")
 
 
@@ -639,7 +639,7 @@ class Recipe(RecipeSection):
 
     @property
     def preparing_by_name(self) -> PrepareOptions:
-        """`preparing` for a model whose tensor names are used elsewhere too: in ranges of a cache, or by trained quantizers."""
+        """`preparing` for a model whose tensor names are used elsewhere, as by a cache or trained quantizers."""
         return self.preparing.model_copy(update={"join_projections": False, "transposes": "keep"})
 
     @property
@@ -656,7 +656,7 @@ class Recipe(RecipeSection):
 
     @property
     def placing(self) -> PlacementOptions:
-        """Options of placement; values from the sections of build, insertion and runtime fill the gaps."""
+        """The options of placement, with values that other sections of the recipe determine."""
         derived: dict[str, object] = {} if self.place.sm else {"sm": self.build.sm}
         if self.float_type != "fp32":
             derived["float_type"] = self.float_type

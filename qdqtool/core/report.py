@@ -40,7 +40,7 @@ requested format, or not faster than FP16, can be used.
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Reply:
-    """The answer to one question about a run.
+    """The answer to one of the three questions about a run.
 
     Attributes:
         state: "yes", "no" or "unknown".
@@ -54,7 +54,7 @@ class Reply:
     settle: Command | None = None
 
     def level(self, question: str) -> str:
-        """Return the word that selects the colour of a tile: from the table, or "unknown" for an unknown answer."""
+        """Return the word that selects the colour of an answer; "unknown" for an unknown answer."""
         return "unknown" if self.state == "unknown" else _LEVELS[question][self.state]
 
 

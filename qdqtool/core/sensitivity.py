@@ -60,7 +60,7 @@ class NoiseCause:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cure:
-    """A change that was tried to reduce noise, and its gain at the outputs of the quantized network.
+    """A change that was tried to reduce a node's noise, and its gain at the outputs.
 
     Attributes:
         what: in words.
@@ -80,14 +80,14 @@ class Cure:
 
     @property
     def helps(self) -> bool:
-        """True if the gain is statistically significant."""
+        """True if the gain of the change is statistically significant."""
         if self.gain_low is not None:
             return self.gain_low > 0
         return self.gain_db is None or self.gain_db > 0
 
     @property
     def level(self) -> float:
-        """The gain as a sortable number; infinite if no noise is left."""
+        """The gain of a change as a sortable number; infinite if no noise is left."""
         return inf if self.gain_db is None else self.gain_db
 
 
@@ -244,7 +244,7 @@ class EngineCost:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Alternative:
-    """One choice of types (FP8, FP16, float) for the nodes that are not INT8, with its accuracy and cost.
+    """One choice of types (FP8, FP16, float) for the nodes that leave INT8, with its accuracy and cost.
 
     Attributes:
         formats: by node "fp8" or "fp16", or "float" for the type of the float part.

@@ -39,7 +39,7 @@ def lists_of(result: Any) -> list[str]:
 
 
 def no_list(table: str, lists: list[str]) -> UsageError:
-    """Return the error for a list name that is not in `lists`."""
+    """Return the error for the name of a list that a result does not have."""
     return UsageError(
         f"the result has no list {table!r}", fix=f"choose one of {', '.join(lists)}", where="table"
     )
@@ -139,7 +139,7 @@ def _frame(rows: list[dict[str, Any]]) -> Any:
 
 
 def _flat(row: Mapping[str, Any], before: str = "") -> dict[str, Any]:
-    """Return the row with nested dicts flattened: an inner entry gets the name `outer.inner`."""
+    """Return a row with nested dicts flattened: an inner entry gets the name `outer.inner`."""
     flat: dict[str, Any] = {}
     for name, value in row.items():
         if isinstance(value, Mapping):
@@ -195,7 +195,7 @@ def _fold_rows(name: str, rows: tuple[Any, ...]) -> str:
 
 
 def _cell(value: Any) -> str:
-    """Return the escaped and shortened text of a value for a table cell; "" for an empty value."""
+    """Return the text of a value for an HTML table cell, escaped and shortened; "" for an empty value."""
     text = _text(value)
     return escape(text if len(text) <= _WORDS else f"{text[:_WORDS]}...")
 

@@ -60,7 +60,7 @@ class Outcome:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Checked:
-    """The accuracy of a trial on held-out samples, which did not choose trials.
+    """The accuracy of a trial on held-out samples, which did not choose among trials.
 
     Attributes:
         accuracy: the metric of the sweep.

@@ -302,7 +302,7 @@ def first_sm(format_: QuantFormat, *, rtx: bool) -> int:
 
 
 def by_name(name: str) -> QuantFormat:
-    """Return the format with this name.
+    """Return the number format called `name`.
 
     Raises:
         ValueError: there is none.
@@ -313,7 +313,7 @@ def by_name(name: str) -> QuantFormat:
 
 
 def of_dtype(dtype: DType, scale_dtype: DType | None = None) -> QuantFormat | None:
-    """Return the format with these types of values and of block scales; None if there is none."""
+    """Return the number format with these types of values and block scales; None if there is none."""
     matching = (
         entry for entry in FORMATS.values() if entry.dtype is dtype and entry.scale_dtype is scale_dtype
     )

@@ -104,7 +104,7 @@ class Setting:
 
     @property
     def text(self) -> str:
-        """The setting in the form that `recipes.load` reads."""
+        """The setting as text that `recipes.load` reads, such as `place.first_layer=float`."""
         return f"{self.key}={self.value}"
 
 
@@ -128,7 +128,7 @@ class Command:
         return shlex.join(("qdqtool", self.name, *self.arguments))
 
     def replacing(self, options: tuple[str, ...]) -> Command:
-        """Return the command with these options at its end. Earlier values of the same options are removed.
+        """Return the command with these options at its end, instead of earlier values of them.
 
         >>> Command("run", ("m.onnx", "--samples", "random:4", "--json")).replacing(("--samples", "DATA")).line
         'qdqtool run m.onnx --json --samples DATA'

@@ -129,7 +129,7 @@ _MOST_OPERATORS: Final = 4
 
 
 def known_device(provider: Provider) -> KnownDevice:
-    """Return the entry of a provider in `DEVICES`; without an entry, return one that has only the name."""
+    """Return the entry of a provider in `DEVICES`, or a new entry with only its name."""
     entries = (entry for entry in DEVICES.values() if entry.provider == provider.name)
     return next(entries, KnownDevice(provider=provider.name))
 
@@ -177,7 +177,7 @@ def provider_of(word: str) -> Provider:
 
 
 def _options(text: str, word: str) -> tuple[str, tuple[tuple[str, str], ...]]:
-    """Return the number or kind of the device, and the options. Values may contain commas, as JSON does."""
+    """Return the number or kind and the options in the text after a device's colon. Values may contain commas."""
     entries = [entry.strip() for entry in re.split(r",(?=\s*\w+=)", text) if entry.strip()]
     pick = entries.pop(0) if entries and "=" not in entries[0] else ""
     pairs = [entry.partition("=") for entry in entries]
@@ -191,7 +191,9 @@ def _options(text: str, word: str) -> tuple[str, tuple[tuple[str, str], ...]]:
 
 
 def options_for(provider: Provider, *, exact: bool, plugged: bool) -> dict[str, str]:
-    """Return the options of a session: for exact results, for the device's number, and from the user. The user's options win.
+    """Return the options of a session on a device.
+
+    They are options for exact results, the device's number, and the user's options, which win.
 
     A plug-in library is given the device itself (`plugged`), not its number.
     """
@@ -226,16 +228,16 @@ class DeviceUse:
     shortages: list[str] = field(default_factory=list)
 
     def assigned(self, elsewhere: Counter[str]) -> None:
-        """Record the nodes of a session that the CPU runs."""
+        """Record the nodes of a session that the CPU runs instead of the device."""
         self.elsewhere |= elsewhere
 
     def notes(self) -> tuple[str, ...]:
-        """Return sentences for artefacts: the device (if it is not the CPU), and problems with it."""
+        """Return sentences for artefacts about the device: its name, unless it is the CPU, and its problems."""
         where = f"models ran on the device {self.provider.word} ({self.provider.name} of onnxruntime)"
         return (*(() if self.provider == CPU else (where,)), *self.troubles())
 
     def troubles(self) -> tuple[str, ...]:
-        """Return sentences that the terminal shows too: memory shortages, and nodes that the CPU ran."""
+        """Return the problems of the device that the terminal shows too: memory shortages, and nodes that the CPU ran."""
         sentences = list(dict.fromkeys(self.shortages))
         if self.elsewhere:
             ops = [f"{op} ({count})" for op, count in self.elsewhere.most_common()]
@@ -250,7 +252,7 @@ IN_USE: Final[ContextVar[DeviceUse | None]] = ContextVar("device", default=None)
 
 
 def device_use() -> DeviceUse:
-    """Return the device on which this part of the program computes; outside `runtime.session.computing_on`, the CPU."""
+    """Return the device that `runtime.session.computing_on` set for this part of the program; else the CPU."""
     return IN_USE.get() or DeviceUse()
 
 

@@ -40,7 +40,7 @@ StandIn = Callable[..., Any]
 
 @dataclass(frozen=True, kw_only=True)
 class Operators:
-    """Libraries and functions for operators that onnxruntime lacks.
+    """Libraries and NumPy functions for operators that onnxruntime lacks.
 
     Attributes:
         libraries: of custom operators, for onnxruntime.
@@ -57,12 +57,12 @@ _STAND_INS: Final = "runtime.stand_ins"
 
 
 def use(operators: Operators) -> None:
-    """Use these operators in all sessions that open from now on."""
+    """Use these operators in all sessions that are opened from now on."""
     _in_use[0] = operators
 
 
 def use_operators(recipe: Recipe) -> None:
-    """Make every later session use the libraries and stand-ins of the recipe, and no others.
+    """Use the recipe's libraries and NumPy functions for missing operators in all sessions from now on.
 
     Raises:
         UsageError: the library does not exist, or a stand-in is not a function.
@@ -90,7 +90,7 @@ def use_operators(recipe: Recipe) -> None:
 
 
 def in_use() -> Operators:
-    """Return the libraries and stand-ins that sessions use."""
+    """Return the libraries and NumPy functions that sessions use for missing operators."""
     return _in_use[0]
 
 
@@ -121,7 +121,7 @@ def open_in_pieces(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Declared:
-    """An input or output, with the attributes that onnxruntime's sessions use."""
+    """An input or output of a session in pieces, with the attributes that onnxruntime's sessions have."""
 
     name: str
     type: str
@@ -129,7 +129,7 @@ class _Declared:
 
 
 class CutSession:
-    """A model in several onnxruntime sessions, with stand-ins between them. It is used like a single session.
+    """A model in several onnxruntime sessions with NumPy functions between them, used like a single session.
 
     With `room`, the pieces are cut by the bytes of their weights instead, and only one is open at a time.
 
@@ -177,7 +177,7 @@ class CutSession:
         return outputs
 
     def run(self, names: Sequence[str] | None, feeds: Mapping[str, Any], _options: Any = None) -> list[Any]:
-        """Compute the values of these tensors.
+        """Compute these tensors of the model, piece by piece.
 
         Raises:
             RuntimeError: a condition depends on an operator without a stand-in, or a stand-in fails.
@@ -199,7 +199,7 @@ class CutSession:
         return [values[name] if name in values else self._constant(name) for name in outputs]
 
     def _compute_stage(self, stage: CutStage) -> CutStage:
-        """Return the part of a stage that can be computed."""
+        """Return the part of a piece that can be computed."""
         nodes = tuple(
             node for node in stage.nodes if all(name in self._known for name in node.output if name)
         )

@@ -66,7 +66,7 @@ _CROWD = 8
 
 
 class OrtRunner:
-    """One model in an onnxruntime session."""
+    """Runs one model in an onnxruntime session."""
 
     def __init__(
         self, session: onnxruntime.InferenceSession, description: str, where: str | None, at_once: int = 1
@@ -175,7 +175,7 @@ def _runner(
     *,
     rounds: bool = True,
 ) -> OrtRunner:
-    """Open a runner; `rounds` emulates FP16 and BF16."""
+    """Open a runner for a model; `rounds` emulates FP16 and BF16."""
     before = resident_mib()
     source, words = (emulate_types(model, _output_types) if rounds else None) or (model, "")
     folder: tempfile.TemporaryDirectory[str] | None = None
@@ -205,7 +205,7 @@ def _runner(
 def _session_of(
     model: Model, options: RuntimeOptions
 ) -> tuple[onnxruntime.InferenceSession, tempfile.TemporaryDirectory[str] | None]:
-    """Open a session for a model. For a large model, also return the folder with its weights."""
+    """Open a session for a model, and for a large model also return the folder with its weights."""
     if weight_bytes(model) < LARGE:
         return open_session(serialize(model), options), None
     streamed = open_streamed(model.proto, options)
@@ -231,7 +231,7 @@ def _output_types(model: Model) -> dict[str, DType]:
 
 
 def _open_around(model: Model, path: Path, options: RuntimeOptions) -> onnxruntime.InferenceSession | None:
-    """Open a session that reads weights in their folder; None if they are in several folders, or if the model does not open."""
+    """Open a session that reads weights where they are; None if they are in several folders, or if the model does not open."""
     home = save_around(model, path)
     if home is None:
         return None

@@ -77,7 +77,7 @@ MEMORY: Final = r"bad_alloc|Failed to allocate|BFCArena|[Oo]ut of memory|OUT_OF_
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RuntimeOptions:
-    """Options of a session.
+    """Options of an onnxruntime session.
 
     Attributes:
         provider: the execution provider; the CPU computes the nodes that it does not support.
@@ -195,14 +195,14 @@ def _without_weights(model: Path) -> bytes | None:
 
 
 def _beside(model: Path, home: Path | None) -> int:
-    """Return the total size in bytes of the files with weights of a model."""
+    """Return the total size of a model's weight files, in bytes."""
     folder = home or model.parent
     files = (folder / name for name in external_locations(model))
     return sum(file.stat().st_size for file in files if file.is_file())
 
 
 def _streamed_file(model: Path, options: RuntimeOptions) -> onnxruntime.InferenceSession | None:
-    """Open a session that reads a file layer by layer; None if memory is large enough for the whole file."""
+    """Open a session that reads a model's file layer by layer; None if the whole file fits into memory."""
     if (
         options.home is not None
         or model.stat().st_size + _beside(model, None) < room_for_weights() // _WIDENED
@@ -217,7 +217,7 @@ def room_for_weights() -> int:
 
 
 def open_streamed(proto: onnx.ModelProto, options: RuntimeOptions) -> onnxruntime.InferenceSession | None:
-    """Open a session that holds the weights of a few layers at a time; None if memory is large enough for all weights.
+    """Open a session that holds the weights of few layers at a time; None if all weights fit into memory.
 
     Each run reads all weights again. Other devices than the CPU have separate memory.
     """
@@ -246,7 +246,7 @@ def open_streamed(proto: onnx.ModelProto, options: RuntimeOptions) -> onnxruntim
 
 @lru_cache(maxsize=1)
 def _silence() -> None:
-    """Stop the warnings that kernels print on standard error.
+    """Stop the warnings that onnxruntime's kernels print on standard error.
 
     While kernels are created, they use the process logger, not the session logger.
     """
@@ -256,7 +256,7 @@ def _silence() -> None:
 
 
 def session_options(options: RuntimeOptions) -> onnxruntime.SessionOptions:
-    """Return the options in onnxruntime's form."""
+    """Return these options as onnxruntime's SessionOptions."""
     import onnxruntime
 
     settings = onnxruntime.SessionOptions()
@@ -348,7 +348,7 @@ def ran_out_of_memory(error: Exception) -> bool:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Located:
-    """A provider that is installed on this machine.
+    """An execution provider that is installed on this machine.
 
     Attributes:
         provider: with its name, which a library has only now.
@@ -375,7 +375,7 @@ def is_installed(provider: Provider) -> bool:
 
 @lru_cache(maxsize=8)
 def find_device(provider: Provider) -> Located:
-    """Find a provider that is part of onnxruntime or of a plug-in library. A plug-in library is then loaded.
+    """Find an execution provider that is part of onnxruntime or of a plug-in library, which is then loaded.
 
     Raises:
         MissingPackage: it is not installed, offers no device here, or not the one that was asked for.
@@ -419,7 +419,7 @@ def _of_library(provider: Provider, library: Path) -> Located:
 
 
 def _plugged_devices() -> tuple[Any, ...]:
-    """Return the devices of the loaded plug-in libraries; none if this onnxruntime does not support plug-ins."""
+    """Return the devices of loaded plug-in libraries of onnxruntime; none if it does not support plug-ins."""
     import onnxruntime
 
     listed = getattr(onnxruntime, "get_ep_devices", None)
@@ -454,14 +454,14 @@ def _load(library: Path, name: str) -> None:
 
 
 def _library_of(module: str) -> Path | None:
-    """Return the library in an installed package of a plug-in provider; None if the package is not installed."""
+    """Return the provider library in an installed plug-in package; None if the package is not installed."""
     if not module or find_spec(module) is None:
         return None
     return Path(import_module(module).get_library_path())
 
 
 def _choose_device(provider: Provider, library: Path) -> Located:
-    """Choose the device of a plug-in library by number or kind. If neither is set, choose its CPU, else its first device."""
+    """Choose a device of a provider library by number or kind; by default its CPU, else its first device."""
     devices = [device for device in _plugged_devices() if device.ep_name == provider.name]
     if not devices:
         device_kind = known_device(provider)
@@ -489,7 +489,7 @@ def _choose_device(provider: Provider, library: Path) -> Located:
 
 @lru_cache(maxsize=1)
 def _preload() -> None:
-    """Load CUDA and cuDNN from their Python packages, because the system does not search there."""
+    """Load CUDA and cuDNN from their Python packages, where the system does not look for them."""
     import onnxruntime
 
     preload = getattr(onnxruntime, "preload_dlls", None)
@@ -498,7 +498,7 @@ def _preload() -> None:
 
 
 def how_to_get(provider: Provider) -> str:
-    """Return the command that installs a provider."""
+    """Return the command that installs an execution provider."""
     device = known_device(provider)
     ways = [f"pip install {device.beside}"] if device.beside else []
     ways += [_in_place(device.instead)] if device.instead else []
@@ -509,7 +509,7 @@ def how_to_get(provider: Provider) -> str:
 
 
 def _in_place(package: str) -> str:
-    """Return the command that replaces the installed onnxruntime package by another package.
+    """Return the command that replaces the installed onnxruntime package by another one.
 
     All builds of onnxruntime write the folder `onnxruntime`. If two are installed, the last installed one is
     imported, and a removal of either breaks the other.
@@ -572,7 +572,7 @@ def _device_thread() -> ThreadPoolExecutor:
 
 
 class _OneThread:
-    """A session whose calls all run in the thread of the GPU."""
+    """An onnxruntime session whose calls all run in the thread of the GPU."""
 
     def __init__(self, session: onnxruntime.InferenceSession) -> None:
         self._session = session
@@ -585,7 +585,7 @@ class _OneThread:
 
 
 def _on_cpu(session: onnxruntime.InferenceSession) -> Counter[str]:
-    """Count, by operator, the nodes that the CPU runs in a session for another provider.
+    """Count the nodes that the CPU runs in a session for another provider, by operator.
 
     Empty if onnxruntime cannot report them.
     """
@@ -626,7 +626,7 @@ def computing_on(word: str) -> Iterator[DeviceUse]:
 
 
 def on_device(word_of: Callable[[Any], str]) -> Callable[[Function], Function]:
-    """Make a function compute on a device; `word_of` finds the device in the first argument."""
+    """Decorate a function so that it computes on a device; `word_of` reads the device from the first argument."""
 
     def wrap(function: Function) -> Function:
         @wraps(function)

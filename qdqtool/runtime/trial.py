@@ -17,7 +17,7 @@ from qdqtool.runtime.session import computing_on
 
 
 def main(word: str) -> int:
-    """Try one device."""
+    """Run a model of one node on a device."""
     image, result = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 1, 4, 4]) for name in "xy")
     weight = helper.make_tensor("w", TensorProto.FLOAT, [1, 1, 1, 1], [1.0])
     node = helper.make_node("Conv", ["x", "w"], ["y"])

@@ -54,7 +54,7 @@ def histories(engine: Engine, run: LogRun) -> Histories:
 
 
 def fate_words(row: LedgerRow) -> str:
-    """Describe the fate of a Q or DQ node, with the line numbers of the log."""
+    """Describe what became of a Q or DQ node, with the line numbers of the log."""
     several = "s" if len(row.lines) > 1 else ""
     lines = f" (line{several} {', '.join(map(str, row.lines))})" if row.lines else ""
     return f"{row.kind} {row.node}: {row.end}{f' {row.into}' if row.into else ''}{lines}"
@@ -82,7 +82,7 @@ def myelin_words(search: MyelinTuning) -> str:
 
 
 class _Places:
-    """An index from names in the log to layers of the engine."""
+    """An index from names in a log to the layers of an engine."""
 
     def __init__(self, layers: tuple[EngineLayer, ...]) -> None:
         self._whole: dict[str, list[int]] = defaultdict(list)
@@ -97,7 +97,7 @@ class _Places:
                 self._nodes[node].add(place)
 
     def of(self, name: str) -> tuple[int, ...]:
-        """Return layers named `name`; if there are none, layers with all its parts; else layers with these ONNX nodes."""
+        """Return the layers with this name; else the layers with all its parts; else the layers with these ONNX nodes."""
         if not name:
             return ()
         whole = self._whole.get(normalize_name(name))
@@ -116,7 +116,7 @@ class _Places:
 
 
 def _fate(row: LedgerRow, rows: dict[str, LedgerRow], places: _Places) -> tuple[int, ...]:
-    """Return the layers that finally contain a Q or DQ node."""
+    """Return the layers in which a Q or DQ node ended."""
     met = {row.node}
     waiting = [row]
     for _ in range(_HOPS):
@@ -132,14 +132,14 @@ def _fate(row: LedgerRow, rows: dict[str, LedgerRow], places: _Places) -> tuple[
 
 
 def _here(row: LedgerRow, places: _Places) -> tuple[int, ...]:
-    """Return the layers of a node; empty if other nodes replaced it."""
+    """Return the layers that contain a node; empty if other nodes replaced it."""
     if row.end in {End.MERGED, End.SPLIT, End.CANCELLED}:
         return ()
     return places.of(row.into) or places.of(row.node)
 
 
 def _stand_ins(row: LedgerRow, rows: dict[str, LedgerRow]) -> list[str]:
-    """Return the nodes that replaced a missing node: its twin, its opposite, or its clones."""
+    """Return the nodes that replaced a node which is in no layer: its duplicate, its Q or DQ, or its clones."""
     if row.end is End.SPLIT:
         return [clone.node for clone in rows.values() if clone.clone_of == row.node]
     return [row.into] if row.into in rows else []
@@ -148,7 +148,7 @@ def _stand_ins(row: LedgerRow, rows: dict[str, LedgerRow]) -> list[str]:
 def _events(
     events: Iterable[OptimizerEvent], places: _Places, fates: dict[str, tuple[int, ...]]
 ) -> dict[int, list[OptimizerEvent]]:
-    """Group events by layer: an event belongs to the layers that contain its nodes."""
+    """Group the optimizer's events by the layers that contain their nodes."""
     by_layer: dict[int, list[OptimizerEvent]] = defaultdict(list)
     for event in events:
         if event.kind in _NO_EFFECT:
@@ -160,7 +160,7 @@ def _events(
 
 
 def _notes(engine: Engine, run: LogRun, places: _Places) -> tuple[str, ...]:
-    """Return a note if the log is not from this engine: then most layers in the log are not in the engine."""
+    """Return a note if the log is from another engine: most of its layers are not in this one."""
     named = {layer.name for layer in run.engine_layers} or {row.layer for row in run.tuning.layers}
     shared = sum(name in places for name in named)
     if not (named or run.ledger or run.events or run.tuning.layers or run.tuning.myelin):

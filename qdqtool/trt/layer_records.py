@@ -42,7 +42,7 @@ _EXTENT = re.compile(r"\s*(-?\d{1,18})(?::\d{1,6})?\s*")
 
 
 def layer_of(fields: Mapping[str, Any]) -> EngineLayer:
-    """Return the layer with these fields. A missing or unexpected field stays empty; no error is raised.
+    """Return an engine layer made from the fields of its record. Missing or unexpected fields stay empty.
 
     Its role and precision are not judged here.
     """
@@ -63,7 +63,7 @@ def layer_of(fields: Mapping[str, Any]) -> EngineLayer:
 
 
 def tensor_of(fields: Mapping[str, Any]) -> EngineTensor:
-    """Return the tensor with these fields."""
+    """Return an engine tensor made from the fields of its record."""
     return EngineTensor(
         name=_text(fields.get("Name")),
         shape=_shape(fields.get("Dimensions")),
@@ -85,7 +85,7 @@ def opt_shape_of(fields: Mapping[str, Any]) -> tuple[int, ...] | None:
 
 
 def record_fields(name: str, text: str) -> Fields | None:
-    """Return the fields of a `Name: ..., LayerType: ...` record; None if its anchors are missing.
+    """Return the fields of the layer record `Name: ..., LayerType: ...`; None if its fixed words are missing.
 
     Args:
         name: of the layer.
@@ -104,7 +104,7 @@ def record_fields(name: str, text: str) -> Fields | None:
 
 
 def line_fields(kind: str, name: str, tactic: str, tensors: str) -> Fields | None:
-    """Return the fields of a `Layer(kind): name, Tactic: tactic, tensors` line; None if its tensors are not understood."""
+    """Return the fields of the layer line `Layer(kind): name, Tactic: tactic, tensors`; None if its tensors cannot be parsed."""
     inputs: list[Fields] = []
     outputs: list[Fields] = []
     text, side = tensors.strip(), inputs
@@ -124,7 +124,7 @@ def line_fields(kind: str, name: str, tactic: str, tensors: str) -> Fields | Non
 
 
 def simple_fields(text: str) -> Fields:
-    """Parse `key: value` pairs joined by commas. A value may contain commas in brackets."""
+    """Parse `key: value` texts joined by commas. A value may contain commas in brackets."""
     return dict(_known_fields(text)) if len(text) <= _MEMORABLE else _fields_of(text)
 
 
@@ -144,7 +144,7 @@ def _fields_of(text: str) -> Fields:
 
 
 def _list(text: str) -> tuple[str, str]:
-    """Split `text`, which begins inside a list, into the rest of the list and the text after it."""
+    """Split `text`, which begins inside a list, after the end of the list."""
     if text.startswith("]"):
         return "", text[1:].removeprefix(", ")
     end = _LIST_END.search(text)
@@ -152,7 +152,7 @@ def _list(text: str) -> tuple[str, str]:
 
 
 def _tensor_fields(piece: str) -> Fields:
-    """Return the fields of `name, Dimensions: [...], Datatype: ..., Format: ... }, `."""
+    """Return the fields of the tensor record `name, Dimensions: [...], Datatype: ..., Format: ... }, `."""
     cut = min(
         (at for at in (piece.find(", Location: "), piece.find(", Dimensions: ")) if at >= 0),
         default=len(piece),
@@ -162,14 +162,14 @@ def _tensor_fields(piece: str) -> Fields:
 
 
 def _dims(value: str) -> list[int] | str:
-    """Return a list of extents; if the text is not a list, such as `N/A due to dynamic shapes`, return the text."""
+    """Return the dimensions in a record; other text, such as `N/A due to dynamic shapes`, is returned unchanged."""
     inside = value.strip("[] ")
     extents = [_EXTENT.fullmatch(dim) for dim in inside.split(",")] if inside else []
     return [int(extent[1]) for extent in extents if extent] if all(extents) else value
 
 
 def _extents(dims: str) -> list[int] | str:
-    """Return extents as `_dims` does. A negative number means a dynamic extent and becomes -1."""
+    """Return dimensions as `_dims` does; a negative number means a dynamic dimension and becomes -1."""
     extents = _dims(dims)
     return extents if isinstance(extents, str) else [max(extent, -1) for extent in extents]
 
@@ -182,7 +182,7 @@ def _first_profile(fields: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _attributes(fields: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield the fields for which `EngineLayer` has no attribute. Equal texts share memory."""
+    """Yield the fields of a layer record for which `EngineLayer` has no attribute."""
     for key, value in fields.items():
         if key not in _OWN_FIELDS:
             text = value if type(value) is str else _text(value)
@@ -199,7 +199,7 @@ def _present(fields: Mapping[str, Any], keys: tuple[str, ...]) -> list[str]:
 
 
 def _shape(value: Any) -> tuple[int, ...] | None:
-    """Return the dimensions; None if the text is not a list of integers, such as `N/A due to dynamic shapes`."""
+    """Return the dimensions in a record; None if the text is not a list of integers."""
     if not isinstance(value, list) or not all(type(dim) is int for dim in value):
         return None
     return tuple(value)

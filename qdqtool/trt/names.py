@@ -1,4 +1,4 @@
-"""The grammar of layer names.
+"""The grammar of TensorRT's layer names.
 
 conv1 + relu1             one after the other in one layer
 conv1 || conv2            side by side in one layer
@@ -28,7 +28,7 @@ _JOINT = re.compile(r"[\x1e\x1f]|(?<=\])(?=\[ONNX Layer: )")
 
 
 def onnx_nodes(metadata: str) -> tuple[str, ...]:
-    """Return the node names in `metadata`, in order and each once. Names may contain brackets and commas."""
+    """Return the ONNX node names in a layer's `metadata`, in order and each once."""
     items = (item.strip() for item in _JOINT.split(metadata))
     names = (item[len(_START) : item.rfind("]")] for item in items if item.startswith(_START) and "]" in item)
     return tuple(dict.fromkeys(name for name in names if name))
@@ -47,28 +47,28 @@ _SPACE = re.compile(r"\s+")
 
 
 def profile_of(name: str) -> int | None:
-    """Return the optimization profile from ` [profile N]` in `name`; None without it."""
+    """Return the optimization profile in a layer name that ends in ` [profile N]`; else None."""
     mark = _PROFILE.search(name)
     return int(mark[1]) if mark else None
 
 
 def without_mark(name: str) -> str:
-    """Return `name` without ` [profile N]`."""
+    """Return a layer name without ` [profile N]`."""
     return _PROFILE.sub("", name)
 
 
 def normalize_name(name: str) -> str:
-    """Return `name` without optimization profile, PWN() and double spaces: then different tools spell it in the same way."""
+    """Return a layer name without optimization profile, PWN() and double spaces, as all tools would spell it."""
     return _SPACE.sub(" ", _without_pointwise(without_mark(name))).strip()
 
 
 def stem(name: str) -> str:
-    """Return `name` without the number of its kernel."""
+    """Return a layer name without the number of its kernel."""
     return _KERNEL.sub("", name)
 
 
 def parts(name: str) -> tuple[str, ...]:
-    """Return the names of which a layer's name consists, in order."""
+    """Return the names that a layer name joins, in order."""
     pieces = re.split(r" \+ | \|\| ", normalize_name(stem(name)))
     return tuple(piece.strip() for piece in pieces if piece.strip())
 
@@ -84,7 +84,7 @@ def probable_nodes(name: str) -> tuple[str, ...]:
 
 
 def _without_pointwise(name: str) -> str:
-    """Replace PWN(...) by its content; other brackets stay."""
+    """Replace PWN(...) in a layer name by its content."""
     if "PWN(" not in name:
         return name
     kept: list[str] = []

@@ -333,7 +333,7 @@ def picks_part(node: Node) -> bool:
 
 
 def gives_all(node: Node) -> bool:
-    """Return True if the output of a value-preserving node contains every input value: then both ranges are equal."""
+    """Return True if the output of a value-preserving node contains every input value, so that both have one range."""
     return node.op not in PICKING | MAXIMUM_POOLS
 
 
@@ -372,7 +372,7 @@ def holds_dequantize_back(view: GraphView, node: Node) -> bool:
 
 
 def is_own_pad(view: GraphView, pad: Node) -> bool:
-    """Return True if a Pad, or a chain of Pads, pads only height and width, and feeds a single Conv that absorbs the Pad."""
+    """Return True if Pads only pad height and width and feed a single Conv, which absorbs them."""
     for _ in range(_MOST_PADS):
         uses = view.uses(pad.outputs[0])
         if len(uses) != 1 or view.is_output(pad.outputs[0]) or not _leaves_channels(view, pad):
@@ -384,7 +384,7 @@ def is_own_pad(view: GraphView, pad: Node) -> bool:
 
 
 def upstream(view: GraphView, tensor: str) -> Iterator[str]:
-    """Yield `tensor` and all tensors before it that differ only by commuting operators, the nearest first."""
+    """Yield `tensor` and all tensors before it with the same values up to commuting operators, the nearest first."""
     yield tensor
     node = view.producer(tensor)
     while node is not None and quantization_commutes(view, node) and tensor in carried_outputs(node):
@@ -411,7 +411,7 @@ def hard_bound(view: GraphView, node: Node) -> tuple[float, bool] | None:
 
 
 def weight_axis(node: _Attributed, index: int, rank: int, target: Target | None = None) -> int | None:
-    """Return the axis of the output channels in operand `index` of a product.
+    """Return the axis of the output channels in operand `index` of a compute node.
 
     TensorRT applies the scales of this axis after the sum.
 
@@ -440,7 +440,7 @@ def weight_axis(node: _Attributed, index: int, rank: int, target: Target | None 
 
 
 def summed_axis(node: _Attributed, index: int, rank: int) -> int:
-    """Return the axis of operand `index` over which a matrix product sums; for a convolution, the axis of its channels."""
+    """Return the axis over which a compute node sums in operand `index`; for a convolution, its channels."""
     if node.op in CONVOLUTIONS:
         return 1
     if node.op == "Gemm":
@@ -494,7 +494,7 @@ def _leaves_channels(view: GraphView, pad: Node) -> bool:
 
 
 def _clip_limit(view: GraphView, node: Node, index: int, name: str) -> float | None:
-    """Return a limit of a Clip. From opset 11 on it is an input, before it is an attribute."""
+    """Return a limit of a Clip, which is an input from opset 11 on, and an attribute before."""
     if name in node.attributes:
         return float(node.attributes[name])
     value = view.constant(node.inputs[index]) if len(node.inputs) > index and node.inputs[index] else None

@@ -1,4 +1,4 @@
-"""Meaning of the type and format words in layer information.
+"""Meaning of the words for types and formats in layer information.
 
 The words come from TensorRT 8.0 to 11 and TensorRT for RTX: "Half", "Row major linear FP32", "Thirty-two wide channel
 vectorized row major Int8 format", "Channel major FP16 format where channel % 8 == 0", "Int8[1,64:32,800,912]",
@@ -57,7 +57,7 @@ def dtype_of(words: str) -> DType:
 
 
 def channel_multiple(words: str) -> int:
-    """Return the multiple to which a format pads the channels; 1 if there is no padding.
+    """Return the multiple to which a memory format pads the channels; 1 without padding.
 
     >>> channel_multiple("Thirty-two wide channel vectorized row major Int8 format")
     32
@@ -74,7 +74,7 @@ def channel_multiple(words: str) -> int:
 
 
 def short(words: str) -> str:
-    """Return a short name of a format for tables and drawings: "CHW32", "HWC8", "linear"; "" if the format is unknown."""
+    """Return a short name of a memory format: "CHW32", "HWC8", "linear"; "" if the format is unknown."""
     multiple = channel_multiple(words)
     lower = words.lower()
     if "channel major" in lower or "hwc" in lower:
@@ -85,7 +85,7 @@ def short(words: str) -> str:
 
 
 def padded_bytes(tensor: EngineTensor) -> int | None:
-    """Return the bytes with channels (dimension 1) padded as the format requires; None if shape or type is unknown."""
+    """Return the bytes of a tensor with its channels padded as the format requires; None if shape or type is unknown."""
     plain, multiple = tensor.bytes, channel_multiple(tensor.format)
     if plain is None or tensor.shape is None or len(tensor.shape) < 3 or not tensor.shape[1]:
         return plain

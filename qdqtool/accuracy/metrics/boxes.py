@@ -14,7 +14,7 @@ from qdqtool.accuracy.metric import Distance, Floats, Reading
 
 
 class Boxes:
-    """Counts the boxes of both sides, and the boxes that agree."""
+    """F1 score of a detector's boxes. Counts the boxes of both sides, and matching boxes."""
 
     def __init__(self) -> None:
         self._boxes = 0

@@ -12,7 +12,7 @@ from qdqtool.accuracy.metric import SILENT, Distance, Floats, Reading, energy, i
 
 
 class Cosine:
-    """Stores the inner product and both squared norms."""
+    """Cosine similarity of an output over all samples. Stores the inner product and both squared norms."""
 
     def __init__(self) -> None:
         self._inner = 0.0

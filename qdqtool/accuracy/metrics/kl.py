@@ -16,7 +16,7 @@ _TINY = 1e-12
 
 
 class Divergence:
-    """Stores the sum of the divergences of all rows, and the number of rows."""
+    """Mean Kullback-Leibler divergence of an output. Stores a sum and the number of rows."""
 
     def __init__(self) -> None:
         self._sum = 0.0

@@ -12,7 +12,7 @@ from qdqtool.accuracy.metric import NOTHING_SEEN, SAME, Distance, Floats, Readin
 
 
 class Psnr:
-    """Stores the squared error, the number of values, and the extremes of the reference."""
+    """Peak signal-to-noise ratio (PSNR) of an output. Stores the squared error, a count, and the reference's extremes."""
 
     def __init__(self) -> None:
         self._noise = 0.0

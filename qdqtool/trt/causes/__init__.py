@@ -81,7 +81,7 @@ def _compile_patterns() -> tuple[tuple[re.Pattern[str], Cause], ...]:
 
 @lru_cache(maxsize=1 << 12)
 def cause_of(text: str) -> Cause | None:
-    """Return the cause that a text names, or the class of the error; None if the text is not an error.
+    """Return the cause of an error text, or the class of the error; None if the text is not an error.
 
     An exact cause wins over a general one. The meaning of a class of errors tells what the text names, and what stays
     unknown.
@@ -94,7 +94,7 @@ def cause_of(text: str) -> Cause | None:
 
 
 def _put_into_words(cause: Cause, text: str, timed: str = "") -> Cause:
-    """Return a general cause in the words of a text; `timed` is the layer that the builder timed last."""
+    """Return a general cause with the names in an error text; `timed` is the layer that was timed last."""
     is_general = cause.rank in ("vague", "unknown") or cause.area == "myelin"
     return for_operator(general(cause, text, timed) if is_general else cause, text)
 
@@ -105,22 +105,22 @@ def _map_names() -> dict[str, Cause]:
 
 
 def by_name(name: str) -> Cause:
-    """Return the cause with this name."""
+    """Return the cause called `name` from the table of causes."""
     return _map_names()[name]
 
 
 def list_shown_by(code: str) -> tuple[Cause, ...]:
-    """Return the causes that `qdqtool lint` shows before a build as the finding with this code."""
+    """Return the causes of failed builds that `qdqtool lint` reports before a build, under this finding code."""
     return tuple(cause for cause in CAUSES if cause.lint and cause.lint == code.upper())
 
 
 def names(cause: str, text: str) -> bool:
-    """Return True if a text matches the pattern of this cause, even if it also matches other causes."""
+    """Return True if an error text matches the pattern of this cause, even if it matches other causes too."""
     return any(candidate.name == cause and pattern.search(text) for pattern, candidate in _compile_patterns())
 
 
 def decisive(texts: Sequence[str]) -> tuple[int, Cause] | None:
-    """Return the position and the cause of the text that decides why a build failed; None if no text is known.
+    """Return which of these texts decides why a build failed, and its cause; None if no text is known.
 
     The first exact cause, else the first general one. If the general one is the end of a chain ("Could not find any
     implementation"), earlier causes that are known to lead to it decide, including warnings.
@@ -154,7 +154,7 @@ def decisive(texts: Sequence[str]) -> tuple[int, Cause] | None:
 def diagnosis(
     texts: Sequence[str], situation: Situation = UNKNOWN, timed: Sequence[str] = ()
 ) -> tuple[int, Cause] | None:
-    """Return the position of the deciding text and its cause, for all commands; None if no text is an error.
+    """Return which of these texts decides, and its cause, as all commands report it; None if no text is an error.
 
     If only the class of the error is known, all texts of this class are read as one message. The situation chooses
     between the fixes of a cause.
@@ -265,7 +265,7 @@ QUESTIONS = (
 
 
 def question_of(words: str) -> Cause | None:
-    """Return the question in these words, with the way to the answer; None if they are no such question."""
+    """Return the known question in these words, with the way to the answer; None for other words."""
     return next(
         (question for question in QUESTIONS if re.search(question.pattern, words, re.IGNORECASE)), None
     )

@@ -80,7 +80,7 @@ _NODES = _lines(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Anatomy:
-    """Parts of an error text; "" for missing parts.
+    """The parts of an error text, such as place, condition and node; "" for missing parts.
 
     Attributes:
         place: the function, or the call of the API, that failed.
@@ -113,7 +113,7 @@ def dissect(text: str) -> Anatomy:
 
 
 def general(cause: Cause, text: str, timed: str = "") -> Cause:
-    """Return the general cause of a class with parts of this text in its meaning, and the facts that remain unknown.
+    """Return the general answer for a class of errors, with the parts of this text, and the facts that stay unknown.
 
     If it names no layer, the layer that the builder timed last is the nearest to it.
     """
@@ -143,18 +143,18 @@ def general(cause: Cause, text: str, timed: str = "") -> Cause:
 
 
 def _subject(words: str) -> tuple[str, str] | None:
-    """Return the subject of an internal check, and the first thing to try; None if its words do not show a subject."""
+    """Return what an internal check of TensorRT is about, and the first thing to try; None if its words do not show it."""
     return next(((about, first) for pattern, about, first in SUBJECTS if re.search(pattern, words)), None)
 
 
 def for_operator(cause: Cause, text: str) -> Cause:
-    """Return the cause with a fix for the operator in the text, if the parser does not import any form of the operator."""
+    """Return the cause with a fix for the operator in the text, if the parser imports no form of the operator."""
     fix = NOT_IMPORTED.get(dissect(text).op) if cause.name in _NOT_IMPORTED else None
     return cause if fix is None else replace(cause, fix=fix)
 
 
 def in_situation(cause: Cause, layer: str, situation: Situation) -> Cause:
-    """Return the cause in the words of the first variant that applies. The fix is one that the program can follow."""
+    """Return the cause with the meaning and fix for this situation: the first wording that applies."""
     variant = next((wording for wording in cause.variants if _applies(wording, layer, situation)), None)
     if variant is not None:
         cause = replace(cause, meaning=variant.meaning or cause.meaning, fix=variant.fix)
@@ -179,7 +179,7 @@ def _applies(variant: Wording, layer: str, situation: Situation) -> bool:
 
 
 def for_node(cause: Cause, layer: str) -> Cause:
-    """Return the cause with the first ONNX node of a layer in its fix, if the fix needs a node and the layer names a node.
+    """Return the cause with an ONNX node in its fix, if the fix needs a node and the layer names one.
 
     If the layer contains a Q or DQ node, the model has Q/DQ, and the fix for such a model is returned.
     """
@@ -221,7 +221,7 @@ def _refute(condition: str) -> str:
 
 
 def _first(patterns: tuple[re.Pattern[str], ...], text: str, *names: str) -> str:
-    """Return the text of the first group that one of the patterns finds, shortened."""
+    """Return the first group that one of the patterns matches in a text, shortened."""
     for pattern in patterns:
         for match in pattern.finditer(text):
             for name in names:

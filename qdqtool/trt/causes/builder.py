@@ -1,4 +1,4 @@
-"""Causes in the builder and on the machine."""
+"""Causes of failed builds in the builder and on the machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Causes on DLA, the fixed-function cores of Jetson and DRIVE."""
+"""Causes of failed builds on DLA, the fixed-function cores of Jetson and DRIVE."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Causes in the model: its file, quantization parameters, formats, types, shapes and plug-ins."""
+"""Causes of failed builds in the model: its file, quantization, formats, types, shapes and plug-ins."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Causes outside the builder: programs around it that choose another precision or stop, and lines that only repeat a failure."""
+"""Causes in programs around the builder: they choose another precision, stop, or only repeat a failure."""
 
 from __future__ import annotations
 
