@@ -18,9 +18,11 @@ from qdqtool.core.journal import TrialOutcome
 from qdqtool.core.kinds import CALIBRATION
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.qdq.find import find
+from qdqtool.graph.qdq.insert import insert
 from qdqtool.pipeline.ranges.zero_points import _Ends
+from qdqtool.placement.decide import decide
 from tests.graph.test_zero_points import NETWORKS, Net
-from tests.pipeline.test_uneven import recipe_of, table_of, written
+from tests.pipeline.test_uneven import recipe_of, run, table_of, written
 
 NOISE = np.random.default_rng(1)
 SETTINGS = {"place.skip_rules": ["gemv", "narrow", "min_channels"], "weights.rounding": "nearest"}
@@ -134,6 +136,32 @@ def test_zero_points_of_an_equalized_network_are_judged_with_the_means_of_its_la
     assert moved.value is not None
     assert moved.gain is not None
     assert moved.value - moved.gain == pytest.approx(equalized.value, abs=1)
+
+
+@pytest.mark.parametrize("way", ["none", "auto"])
+@pytest.mark.parametrize("free", [True, False], ids=["any batch", "batch of 1"])
+def test_zero_points_that_are_not_judged_have_corrected_biases(free: bool, way: str, tmp_path: Path) -> None:
+    path = written(tmp_path, "relu")
+    if not free:
+        proto = onnx.load(path)
+        for info in (*proto.graph.input, *proto.graph.output):
+            info.type.tensor_type.shape.dim[0].dim_value = 1
+        onnx.save(proto, path)
+    assert _noise(path, way, "correct") < 1.1 * _noise(path, way, "keep")
+
+
+def _noise(path: Path, way: str, bias: str) -> float:
+    recipe = recipe_of(way)
+    options = recipe.calibrate.model_copy(update={"symmetric": "never", "bias": bias, "method": "mse"})
+    recipe = recipe.model_copy(update={"calibrate": options})
+    table = table_of(path, recipe)
+    assert _zeros(table)
+    assert bool(table.shifts) == (bias == "correct")
+    model = load(path)
+    quantized = insert(model, decide(model.view, recipe.placing), table, recipe.insert)
+    rows = np.load(path.parent / "s.npz")["x"]
+    pairs = [(run(model, row[None]), run(quantized, row[None])) for row in rows]
+    return float(sum(np.square(plain - low).sum() for plain, low in pairs))
 
 
 @given(

@@ -25,7 +25,7 @@ from qdqtool.core.placement import Placement
 from qdqtool.core.protocols import SampleSource
 from qdqtool.core.recipe import InsertOptions
 from qdqtool.graph.emulation.emulate_blocks import with_emulated_blocks
-from qdqtool.graph.qdq.changes import shiftable
+from qdqtool.graph.qdq.changes import shiftable, undo_rounding
 from qdqtool.graph.qdq.insert import insert
 from qdqtool.graph.view import Model
 from qdqtool.pipeline.ranges.executor import TrialSession
@@ -50,7 +50,7 @@ def correct_biases(
     if not shiftable(model.view) or not len(samples):
         return table
     budget = Budget(most=2 * TAKEN, on_progress=on_progress)
-    reference = Reference(model, samples, budget, bias=True, earlier=float_pass)
+    reference = Reference(undo_rounding(model, table), samples, budget, bias=True, earlier=float_pass)
     judged = None
     if reference.together:
         trial = TrialSession(model, placement, table, reference, budget)
@@ -83,5 +83,6 @@ def add_shifts(
             on_progress(done, len(layers))
 
     # samples of a model with a fixed batch cannot run together in one graph
-    shifts = believed_shifts(LayerWalk(quantized, layers), float_means(model, layers, feeds), feeds, on_layer)
+    means = float_means(undo_rounding(model, table), layers, feeds)
+    shifts = believed_shifts(LayerWalk(quantized, layers), means, feeds, on_layer)
     return replace(table, shifts=tuple(entry for entry in shifts if any(entry.shift)))

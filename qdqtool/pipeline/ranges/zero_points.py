@@ -41,7 +41,7 @@ from qdqtool.graph.qdq.insert import insert, insert_for_engine
 from qdqtool.graph.qdq.zero_points import Written, with_constants
 from qdqtool.graph.view import GraphView, Model
 from qdqtool.pipeline.building import build_request, engine_counts, recipe_profiles
-from qdqtool.pipeline.ranges.bias import add_shifts
+from qdqtool.pipeline.ranges.bias import add_shifts, correct_biases
 from qdqtool.pipeline.ranges.executor import TrialSession, TriedTable
 from qdqtool.pipeline.ranges.reference import Budget, Reference
 from qdqtool.pipeline.search.experiment import LeastGain, NetworkEdit, Search, with_journal
@@ -141,7 +141,10 @@ def with_zero_points(
     if not chosen:
         return table
     if mode == "never" or samples is None:
-        return _add_summary(_move_ranges(table, chosen, 1.0), written)[0]
+        moved = _add_summary(_move_ranges(table, chosen, 1.0), written)[0]
+        if samples is None or recipe.calibrate.bias != "correct":
+            return moved
+        return correct_biases(*network, moved, samples, on_progress)
     proposer = _Proposer(network, table, samples, recipe, reference, on_progress)
     return proposer.run(forms, chosen, written)
 
