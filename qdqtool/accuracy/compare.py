@@ -225,6 +225,7 @@ class _Meeting:
             meaningful=meaningful,
             outputs=self._with_task(self._compare_outputs(lambda name: name not in self._inside)),
             task=self._task.results(),
+            one_answer=self._task.is_one_answer,
             worst=self._worst.listed(),
             notes=(
                 *_chosen_notes(self._of_parts),

@@ -251,6 +251,7 @@ class Task:
         self._perplexity = Perplexity()
         self._reads_labels = any(metric.truth == "label" for metric, _ in self._counts)
         self._ties = 0
+        self._answers: set[int] = set()
         self._count = 0
         self._classes = 0
         self._shifted = array("l", [0, 0, 0])
@@ -319,6 +320,11 @@ class Task:
         shares = tuple(share for count in every if (share := count.result()) is not None)
         labelled = (self._precision, *self._precisions.values())
         return (*(entry for precision in labelled for entry in precision.results()), *shares)
+
+    @property
+    def is_one_answer(self) -> bool:
+        """True if the probabilities of the reference give the same class to every one of several samples."""
+        return self._count > 1 and len(self._answers) == 1
 
     def measures(self) -> tuple[Measure, ...]:
         """Return further figures of the scored output, such as the perplexity of a language model."""
@@ -404,6 +410,10 @@ class Task:
         if scores.layout is None or not scores.layout.is_final:
             # final detections do not tell how many classes there are
             self._classes = len(left)
+        if scores.layout is None:
+            # other vectors than probabilities may be coordinates, and count as two answers
+            are_shares = left.min() >= 0 and np.isclose(left.sum(), 1, atol=1e-3)
+            self._answers.update({int(left.argmax())} if are_shares else {-1, -2})
         self._ties += int((right == right.max()).sum() > 1 >= (left == left.max()).sum())
 
     def _watch_shift(self, scores: Floats, label: int | None) -> None:

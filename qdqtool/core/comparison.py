@@ -158,6 +158,30 @@ class MismatchExplanation:
     rounding_db: float | None
 
 
+GIVEN, GUESSED = "given", "guessed, because no source states the value"
+"""Sources of an assumption: the user, or none. Other sources are "read from ..." and "guessed, and tried on ..."."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Assumption:
+    """A value that a result depends on, and its source.
+
+    Attributes:
+        what: subject: "scale", "size", "colour order", "shape of x" ...
+        value: in words.
+        source: "given", "read from ..." or "guessed ...".
+    """
+
+    what: str
+    value: str
+    source: str
+
+    @property
+    def is_guessed(self) -> bool:
+        """True if no source confirms the value."""
+        return self.source.startswith("guessed")
+
+
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
 class Comparison(Displayable):
     """Comparison of the outputs of two models, a candidate and a reference.
@@ -177,6 +201,8 @@ class Comparison(Displayable):
             has parts, its parts count instead. None if reference and candidate are equal, or both are zero.
         provider: the execution provider of onnxruntime on which models ran; not written for its CPU.
         parts: boxes and scores in one output, and the values before a selection; () if the models were not analysed.
+        one_answer: whether the reference, a classifier, gives one class to all samples: its inputs may be wrong.
+        assumptions: the preparation of pictures with its sources; () for arrays, and in a run, whose report has it.
     """
 
     reference: str
@@ -194,6 +220,8 @@ class Comparison(Displayable):
     )
     sqnr: Annotated[SqnrEstimate | None, Field(exclude_if=lambda value: value is None)] = None
     parts: Annotated[tuple[PartComparison, ...], Field(exclude_if=lambda value: not value)] = ()
+    one_answer: Annotated[bool, Field(exclude_if=lambda value: not value)] = False
+    assumptions: Annotated[tuple[Assumption, ...], Field(exclude_if=lambda value: not value)] = ()
 
     def headline(self) -> str:
         """One line about the comparison: both models, the first task metric and the SQNR."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from qdqtool.core.buildlog import FunnelStep, LayerHistory
-from qdqtool.core.comparison import Comparison
+from qdqtool.core.comparison import Assumption, Comparison
 from qdqtool.core.engine import Certainty, Role
 from qdqtool.core.events import LedgerRow
 from qdqtool.core.explore import Device
@@ -101,30 +101,6 @@ UNDECIDED: Final = verdict_of(_NOT_CHECKED, _NOT_CHECKED, _NOT_CHECKED)
 def is_judged(answer: str, limit: str) -> bool:
     """Return True if the verdict `answer` is `limit` or worse."""
     return VERDICTS.index(answer) >= VERDICTS.index(limit)
-
-
-GIVEN, GUESSED = "given", "guessed, because no source states the value"
-"""Sources of an assumption: the user, or none. Other sources are "read from ..." and "guessed, and tried on ..."."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Assumption:
-    """A value that a result depends on, and its source.
-
-    Attributes:
-        what: subject: "scale", "size", "colour order", "shape of x" ...
-        value: in words.
-        source: "given", "read from ..." or "guessed ...".
-    """
-
-    what: str
-    value: str
-    source: str
-
-    @property
-    def is_guessed(self) -> bool:
-        """True if no source confirms the value."""
-        return self.source.startswith("guessed")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

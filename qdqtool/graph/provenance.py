@@ -126,6 +126,8 @@ def origin(model: Model) -> str:
 
 
 _TOOL: Final = "qdqtool"
+PICTURES: Final = f"{_TOOL}.made.pictures"
+"""Key of the preparation of pictures, which commands for the Q/DQ model read."""
 _LONGEST: Final = 80
 """Largest number of characters that are read back of an entry; anybody may have written it."""
 _SHOWN: Final = 12
@@ -142,6 +144,7 @@ class Provenance:
         samples: digest of the calibration samples and their preparation; "" if the ranges came from a file.
         method: the calibrators of the activations, separated by commas.
         source: producer of the float model; "" if it names none.
+        pictures: the preparation of pictures as JSON; "" if it is unknown.
     """
 
     version: str = __version__
@@ -149,6 +152,7 @@ class Provenance:
     samples: str = ""
     method: str = ""
     source: str = ""
+    pictures: str = ""
 
     def __str__(self) -> str:
         parts = [f"recipe {self.recipe[:_SHOWN]}"]
@@ -175,9 +179,21 @@ def stamp_provenance(model: Model, provenance: Provenance) -> Model:
 
 def provenance(model: Model) -> Provenance | None:
     """Return the recorded origin of the model's Q/DQ; None if this tool did not write it."""
-    metadata = model.metadata
-    read = {
-        key: "".join(filter(str.isprintable, metadata.get(f"{_TOOL}.made.{key}", "")))[:_LONGEST]
-        for key in ("version", "recipe", "samples", "method", "source")
-    }
+    metadata = printable_metadata(model)
+    keys = ("version", "recipe", "samples", "method", "source")
+    read = {key: metadata.get(f"{_TOOL}.made.{key}", "") for key in keys}
     return Provenance(**read) if read["version"] and read["recipe"] else None
+
+
+def printable_metadata(model: Model) -> dict[str, str]:
+    """Return the metadata of a model; names and values are cut to what fits into a line."""
+    return {_brief(name): _brief(value) for name, value in model.metadata.items()}
+
+
+def exporter(model: Model) -> str:
+    """Return the program that wrote the file, with its version; "" if the file names none."""
+    return _brief(f"{model.proto.producer_name} {model.proto.producer_version}".strip())
+
+
+def _brief(text: str) -> str:
+    return "".join(filter(str.isprintable, text[: 2 * _LONGEST]))[:_LONGEST]

@@ -28,6 +28,7 @@ from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.preparation.prepare import prepare, prepare_as_placed
 from qdqtool.graph.qdq.changes import with_changes
 from qdqtool.graph.view import Model
+from qdqtool.pipeline.preparations import with_known_inputs
 from qdqtool.pipeline.random_shapes import opener, samples_for
 from qdqtool.pipeline.ranges.decisions import TableRequest, final_tables
 from qdqtool.pipeline.ranges.equalization import channel_findings, equalization_or_note
@@ -80,7 +81,8 @@ class Calibration:
 
     def __init__(self, request: CalibrationRequest) -> None:
         use_operators(request.recipe)
-        self.request = request
+        recipe = with_known_inputs(request.recipe, request.samples, request.model)
+        self.request = replace(request, recipe=recipe)
         self.histograms: dict[str, Histograms] = {}
         self._float_pass: FloatPass | None = None
 

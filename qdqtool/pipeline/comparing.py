@@ -35,6 +35,7 @@ from qdqtool.graph.onnx_io.save import weight_bytes
 from qdqtool.graph.qdq.kv_caches import with_float_caches
 from qdqtool.graph.qdq.unquantize import with_zero_points
 from qdqtool.graph.view import Model
+from qdqtool.pipeline.preparations import assumptions, with_known_inputs
 from qdqtool.pipeline.random_shapes import opener, samples_for
 from qdqtool.platform import give_back
 from qdqtool.runtime.operators import use_operators
@@ -136,8 +137,24 @@ def compare_match(match: ComparedSides, on_progress: OnSample | None = None) -> 
         BuildError: an engine that cannot be loaded or run.
     """
     with computing_on(match.recipe.compute.device) as use:
+        match = _prepared(match)
         comparison = _compare_matched(match, on_progress)
-        return replace(comparison, provider=use.provider.name, notes=(*comparison.notes, *use.notes()))
+        return replace(
+            comparison,
+            provider=use.provider.name,
+            notes=(*comparison.notes, *use.notes()),
+            assumptions=assumptions(match.recipe, ()),
+        )
+
+
+def _prepared(match: ComparedSides) -> ComparedSides:
+    """Return the comparison with the preparation of pictures that its models state, as a run reads it."""
+    files = [Path(text.removeprefix(_EMULATION)) for text in (match.reference, match.candidate)]
+    models = [file for file in files if file.suffix == ".onnx"]
+    if not models or match.samples is None:
+        return match
+    recipe = with_known_inputs(match.recipe, match.samples, *models)
+    return replace(match, recipe=recipe)
 
 
 def _compare_matched(match: ComparedSides, on_progress: OnSample | None) -> Comparison:

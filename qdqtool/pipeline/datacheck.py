@@ -18,13 +18,12 @@ from qdqtool.calibration.collect import Collection
 from qdqtool.calibration.histograms import Span, merge_histograms
 from qdqtool.calibration.samples import Samples
 from qdqtool.core.calibration import CALIBRATORS
-from qdqtool.core.comparison import Comparison, is_lost, sqnr
+from qdqtool.core.comparison import GIVEN, GUESSED, Comparison, is_lost, sqnr
 from qdqtool.core.findings import DataReport
 from qdqtool.core.grids import grid_for
 from qdqtool.core.placement import Placement
 from qdqtool.core.protocols import Feeds, Runner, SampleSource
 from qdqtool.core.recipe import CompareOptions, Recipe
-from qdqtool.core.report import GIVEN, GUESSED
 from qdqtool.core.tensors import INT8
 from qdqtool.datachecks import check_data
 from qdqtool.datachecks.evidence import (

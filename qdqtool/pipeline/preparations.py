@@ -1,15 +1,18 @@
 """Finds how pictures are prepared for a model, in the model or a file beside it, and reports all assumptions.
 
-Read are: metadata of an Ultralytics export, ONNX's own keys for pictures, preprocessor_config.json of Hugging Face, the
-pretrained_cfg of timm in config.json, and the inference.yml or infer_cfg.yml of Paddle.
+Read are: metadata of this tool, of exports of Ultralytics and lightly-train, and ONNX's own keys for pictures. Files that are read are
+preprocessor_config.json of Hugging Face, the pretrained_cfg of timm in config.json, and the inference.yml or infer_cfg.yml
+of Paddle.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,17 +21,20 @@ from pydantic import ValidationError
 from qdqtool.backends.shapes import parse_shapes
 from qdqtool.calibration.samples import SampleInput, open_samples
 from qdqtool.calibration.samples.images import SUFFIXES
+from qdqtool.core.comparison import GIVEN, GUESSED, Assumption
 from qdqtool.core.protocols import InputProfile
 from qdqtool.core.recipe import PRESETS, Preprocess, Recipe
-from qdqtool.core.report import GIVEN, GUESSED, Assumption
 from qdqtool.core.wording import count_noun
 from qdqtool.errors import InputFileError, QdqError
+from qdqtool.graph.onnx_io.load import load
+from qdqtool.graph.provenance import PICTURES
 from qdqtool.graph.view import Model
 from qdqtool.io.json_files import parse_json
 from qdqtool.io.yaml_files import parse_yaml
 from qdqtool.pipeline.datacheck import sample_set
 from qdqtool.pipeline.preparation_trials import ROUNDS, compare_preparations
-from qdqtool.pipeline.recipes import inspect, load
+from qdqtool.pipeline.recipes import inspect
+from qdqtool.pipeline.recipes import load as load_recipe
 from qdqtool.runtime.runner import open_model as open_float
 
 log = logging.getLogger(__name__)
@@ -37,7 +43,8 @@ _LARGEST: Final = 1 << 20
 """Most bytes of a file beside the model; files of real models have a few thousand."""
 _MOST_ENTRIES: Final = 100_000
 """Most values of a YAML file; the characters that PP-OCRv5 reads are 18,000."""
-_PIXELS: Final = ("scale", "mean", "std", "colour")
+_SCALING: Final = ("scale", "mean", "std")
+_PIXELS: Final = (*_SCALING, "colour")
 _SIZES: Final = ("resize", "crop", "letterbox")
 _NAMES: Final = {"colour": "colour order"}
 _UNIT: Final = PRESETS["yolo"]
@@ -53,7 +60,11 @@ _ONNX_RANGES: Final[Mapping[str, Values]] = {
 
 
 def with_known_inputs(
-    recipe: Recipe, samples: SampleInput, open_model: Callable[[], Model], path: Path
+    recipe: Recipe,
+    samples: SampleInput,
+    path: Path,
+    *next_files: Path,
+    opened: Callable[[], Model] | None = None,
 ) -> Recipe:
     """Add the preparation of pictures that the model states to the recipe, with the source of every value.
 
@@ -63,28 +74,34 @@ def with_known_inputs(
     Args:
         recipe: the recipe as it was loaded.
         samples: the calibration samples; only of pictures a preparation is asked.
-        open_model: opens the model, if it is needed.
         path: the file of the model, whose neighbours are read.
+        next_files: files of the same network, which are read if `path` states nothing.
+        opened: returns the model of `path`, if it is open already.
     """
     options = recipe.samples
     if options.sources or not (options.preprocess.arrays or _is_pictures(samples)):
         return recipe
     fields = options.preprocess.model_fields_set
-    stated_values, where = read_stated(open_model(), path)
+    open_first = opened or partial(load, path)
+    stated = (
+        read_stated(load(file) if number else open_first(), file)
+        for number, file in enumerate((path, *next_files))
+    )
+    stated_values, where = next(filter(any, stated), ({}, ""))
     values = {name: getattr(options.preprocess, name) for name in fields}
     sources = dict.fromkeys(fields, GIVEN)
-    for group in (_PIXELS, _SIZES, ("layout", "pad", "anchor")):
+    for group in (_SCALING, ("colour",), _SIZES, ("layout", "pad", "anchor")):
         if fields.isdisjoint(group):
             values |= {name: stated_values[name] for name in group if name in stated_values}
             sources |= {name: f"read from {where}" for name in group if name in stated_values}
     for name in _PIXELS:
-        # who gives one of the values that pixels become has thought of the others
-        sources.setdefault(name, GUESSED if fields.isdisjoint(_PIXELS) else GIVEN)
+        # a user who gives one value of the scaling knows the other values; the order of colours alone says nothing about them
+        sources.setdefault(name, GUESSED if fields.isdisjoint(_SCALING) else GIVEN)
     preprocess = Preprocess.model_validate(values)
     guess = recipe.model_copy(
         update={"samples": options.model_copy(update={"preprocess": preprocess, "sources": sources})}
     )
-    return guess if GUESSED not in sources.values() else _try_preparations(guess, samples, open_model)
+    return guess if GUESSED not in sources.values() else _try_preparations(guess, samples, open_first)
 
 
 def _try_preparations(guess: Recipe, samples: SampleInput, open_model: Callable[[], Model]) -> Recipe:
@@ -113,7 +130,9 @@ def _try_preparations(guess: Recipe, samples: SampleInput, open_model: Callable[
         else source
         for name, source in options.sources.items()
     }
-    advised = load(None, list(comparison.settings)).samples.preprocess
+    advised = load_recipe(None, list(comparison.settings)).samples.preprocess
+    if any(options.sources.get(name) == GIVEN for name in advised.model_fields_set):
+        return guess
     values = options.preprocess.model_dump(exclude_unset=True) | advised.model_dump(exclude_unset=True)
     changed = {"preprocess": Preprocess.model_validate(values), "sources": sources}
     return guess.model_copy(update={"samples": options.model_copy(update=changed)})
@@ -152,7 +171,7 @@ def assumptions(recipe: Recipe, profiles: tuple[InputProfile, ...]) -> tuple[Ass
 
 def read_stated(model: Model, path: Path) -> tuple[Values, str]:
     """Return the `samples.preprocess` values that the model or a file beside it states, and their source; else ({}, "")."""
-    for reader in (_ultralytics, _onnx_keys):
+    for reader in (_own, _ultralytics, _lightly_train, _onnx_keys):
         if values := _check_values(reader(model.metadata), path):
             return values, f"the metadata of {path.name}"
     for folder in (path.resolve().parent, path.resolve().parent.parent):
@@ -215,6 +234,34 @@ def _content(file: Path) -> Any:
         reason = f"the file is not JSON: {str(error).partition(chr(10))[0]}"
     log.warning("%s is not read: %s", file, reason)
     return {}
+
+
+def written(recipe: Recipe) -> str:
+    """Return what a Q/DQ model records of the preparation of its pictures, as JSON: values that were not guessed; "" without any."""
+    options = recipe.samples
+    sure = {name for name, source in options.sources.items() if not source.startswith(GUESSED[:7])}
+    values = options.preprocess.model_dump(mode="json", include=sure, exclude_none=True)
+    return json.dumps(values) if values else ""
+
+
+def _own(metadata: Mapping[str, str]) -> Values:
+    return _entry(metadata, PICTURES)
+
+
+def _lightly_train(metadata: Mapping[str, str]) -> Values:
+    if "lightly_train_version" not in metadata:
+        return {}
+    normal = _entry(metadata, "image_normalize")
+    return {**_UNIT, **{name: normal[name] for name in ("mean", "std") if name in normal}}
+
+
+def _entry(metadata: Mapping[str, str], key: str) -> Values:
+    """Return an entry of untrusted metadata that holds a JSON object; {} for other text."""
+    try:
+        values = parse_json(metadata.get(key, "{}")[:_LARGEST], key)
+    except (InputFileError, ValueError, RecursionError):
+        return {}
+    return values if isinstance(values, dict) else {}
 
 
 def _ultralytics(metadata: Mapping[str, str]) -> Values:

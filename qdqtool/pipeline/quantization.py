@@ -21,7 +21,7 @@ from qdqtool.graph.view import Model
 from qdqtool.io.json_files import digest_of
 from qdqtool.pipeline.calibration import Calibration, CalibrationRequest
 from qdqtool.pipeline.conversion import reach_for
-from qdqtool.pipeline.preparations import with_known_inputs
+from qdqtool.pipeline.preparations import with_known_inputs, written
 from qdqtool.pipeline.recipe_mistakes import refuse_unmatched
 from qdqtool.placement.decide import decide
 from qdqtool.runtime.operators import use_operators
@@ -45,7 +45,12 @@ def recipe_digest(recipe: Recipe) -> str:
 def mark_provenance(model: Model, recipe: Recipe, table: CalibrationTable, samples: str) -> Model:
     """Return the Q/DQ model with its provenance. `samples` is the digest of the samples; "" if unknown."""
     methods = {entry.method for entry in table.ranges if entry.axis is None and entry.method}
-    provenance = Provenance(recipe=recipe_digest(recipe), samples=samples, method=", ".join(sorted(methods)))
+    provenance = Provenance(
+        recipe=recipe_digest(recipe),
+        samples=samples,
+        method=", ".join(sorted(methods)),
+        pictures=written(recipe),
+    )
     return stamp_provenance(model, provenance)
 
 
@@ -76,7 +81,7 @@ class QuantizationJob:
         original = load(path) if opened is None else opened()
         refuse_quantized(original)
         refuse_unmatched(recipe, original.view, "prepare")
-        recipe = with_known_inputs(recipe, samples, lambda: original, path)
+        recipe = with_known_inputs(recipe, samples, path, opened=lambda: original)
         self._recipe = recipe
         self.model: Model
         self.placement: Placement

@@ -33,6 +33,7 @@ from qdqtool.graph.qdq.unquantize import float_graph
 from qdqtool.graph.view import Model
 from qdqtool.matching.weights import quantize_activations, tensors_without_range
 from qdqtool.pipeline.comparing import open_quantized
+from qdqtool.pipeline.preparations import with_known_inputs
 from qdqtool.pipeline.quantization import QuantizationJob
 from qdqtool.pipeline.random_shapes import opener, samples_for
 from qdqtool.pipeline.writing import or_without, run_plainly, write
@@ -185,7 +186,8 @@ def _samples(request: RepairRequest, model: Model) -> Samples | None:
     if not request.samples:
         return None
     fed = with_float_caches(model)
-    return samples_for(request.samples, fed.view.inputs, request.recipe, opener(fed), labels=request.labels)
+    recipe = with_known_inputs(request.recipe, request.samples, request.model, opened=lambda: model)
+    return samples_for(request.samples, fed.view.inputs, recipe, opener(fed), labels=request.labels)
 
 
 def _calibrate_missing(model: Model, samples: Samples) -> tuple[Model, tuple[Change, ...]]:

@@ -281,7 +281,7 @@ class RunContext:
 
     def __init__(self, request: RunRequest, folder: RunFolder, listener: ProgressListener) -> None:
         self.request = request
-        self.recipe = with_known_inputs(request.recipe, request.samples, request.opened, request.model)
+        self.recipe = with_known_inputs(request.recipe, request.samples, request.model, opened=request.opened)
         self.folder = folder
         self.listener = listener
         self._models: dict[str, Model] = {}

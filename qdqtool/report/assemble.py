@@ -11,13 +11,13 @@ from calibrators.histogram import Histogram
 from qdqtool.core.buildlog import BuildLog
 from qdqtool.core.calibration import CalibrationTable
 from qdqtool.core.causes import OURS
-from qdqtool.core.comparison import Comparison, SqnrEstimate, TaskAccuracy
+from qdqtool.core.comparison import Assumption, Comparison, SqnrEstimate, TaskAccuracy
 from qdqtool.core.engine import Engine, Role
 from qdqtool.core.explore import EngineView
 from qdqtool.core.findings import Audit, DataReport, Finding, KernelCounts, NodeVerdict, Severity, Verdict
 from qdqtool.core.placement import Placement
 from qdqtool.core.protocols import BuildResult
-from qdqtool.core.report import UNDECIDED, AccuracySummary, Assumption, Fallback, Report, Summary, Worth
+from qdqtool.core.report import UNDECIDED, AccuracySummary, Fallback, Report, Summary, Worth
 from qdqtool.core.sensitivity import Sensitivity
 from qdqtool.core.tensors import DType
 from qdqtool.core.wording import Command, count_noun
@@ -79,7 +79,7 @@ class Material:
 def report_of(study: Comparison | Sensitivity) -> Report:
     """Return a report that has only a comparison, or only a sensitivity study with its trials."""
     if isinstance(study, Comparison):
-        return assemble(Material(model_name=study.candidate, comparison=study))
+        return assemble(Material(model_name=study.candidate, comparison=study, assumptions=study.assumptions))
     tried = journal_rows([study.journal])
     random = () if study.meaningful else ("The samples were random: these figures mean nothing.",)
     return assemble(

@@ -7,9 +7,17 @@ from dataclasses import dataclass
 from typing import Final
 
 from qdqtool.core.advice import settings_in
-from qdqtool.core.comparison import Comparison, TaskAccuracy, compute_allowance, decisive, loss, sqnr
+from qdqtool.core.comparison import (
+    Assumption,
+    Comparison,
+    TaskAccuracy,
+    compute_allowance,
+    decisive,
+    loss,
+    sqnr,
+)
 from qdqtool.core.findings import Finding, Severity
-from qdqtool.core.report import Assumption, Fallback, Reply, RunVerdict, Summary, Worth, verdict_of
+from qdqtool.core.report import Fallback, Reply, RunVerdict, Summary, Worth, verdict_of
 from qdqtool.core.tensors import DType
 from qdqtool.core.wording import Command, count_noun, list_names
 from qdqtool.report import words
@@ -165,14 +173,23 @@ def accurate(case: Case) -> Reply:
     ]
     if doubts:
         return Reply(state="unknown", evidence=_first_finding(doubts), settle=_settling(doubts[0]))
-    guessed = [entry for entry in case.assumptions if entry.is_guessed]
     # labels that the float model meets say that its inputs are right
-    if guessed and not any(task.metric in _LABELLED for task in comparison.task):
+    if any(task.metric in _LABELLED for task in comparison.task):
+        return figures
+    guessed = [entry for entry in case.assumptions if entry.is_guessed]
+    if guessed:
         inputs = list_names([f"{entry.what} {entry.value}" for entry in guessed], _NAMED)
         return Reply(
             state="unknown",
             evidence=f"the inputs were guessed ({inputs}); {figures.evidence}",
             settle=Command("run", ("--preprocess", "PRESET")),
+        )
+    if comparison.one_answer and figures.state == "yes":
+        samples = count_noun(comparison.samples, "sample")
+        return Reply(
+            state="unknown",
+            evidence=f"the float model gives one class to all {samples}: the samples show one class only, or are prepared wrongly; {figures.evidence}",
+            settle=_LABELS,
         )
     return figures
 

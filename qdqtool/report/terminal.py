@@ -17,7 +17,7 @@ from qdqtool.core.wording import count_noun
 from qdqtool.io.escaping import printable
 from qdqtool.report import sensitivity_charts, words
 from qdqtool.report.section import Entry, guarded_blocks, guarded_rows, sections
-from qdqtool.report.words import accuracy_rows
+from qdqtool.report.words import accuracy_rows, input_rows
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -82,7 +82,7 @@ def render_comparison(comparison: Comparison, console: Console) -> None:
         f"{comparison.reference} -> {comparison.candidate}, {count_noun(comparison.samples, 'sample')}",
         style="bold",
     )
-    for name, text in accuracy_rows(comparison):
+    for name, text in (*accuracy_rows(comparison), *input_rows(comparison.assumptions)):
         _say(console, f"{name:<12} {text}")
     for explanation in comparison.explanations:
         _say(console, f"{'Why':<12} {explanation.output}: {words.cause(explanation)}")

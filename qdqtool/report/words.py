@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from qdqtool.core.comparison import (
     AGAINST_REFERENCE,
+    Assumption,
     Comparison,
     Measure,
     MismatchCause,
@@ -446,3 +447,10 @@ def accuracy_rows(comparison: Comparison) -> Iterator[tuple[str, str]]:
                 yield "", f"{part(entry)}{source}"
     if len(comparison.outputs) > _SHOWN:
         yield "Output", f"and {count_noun(len(comparison.outputs) - _SHOWN, 'more output')}"
+
+
+def input_rows(assumptions: tuple[Assumption, ...]) -> Iterator[tuple[str, str]]:
+    """Yield the rows of the text summary on the preparation of inputs, one for each source."""
+    for number, source in enumerate(dict.fromkeys(entry.source for entry in assumptions)):
+        values = ", ".join(f"{entry.what} {entry.value}" for entry in assumptions if entry.source == source)
+        yield "" if number else "Inputs", f"{values}  [{source}]"

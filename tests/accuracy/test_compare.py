@@ -90,6 +90,24 @@ def test_no_labels_are_asked_for_where_the_output_holds_no_class_scores() -> Non
     assert not any("--labels" in note for note in notes)
 
 
+@pytest.mark.parametrize(
+    ("values", "is_one"),
+    [
+        ([[0.8, 0.2], [0.6, 0.4]], True),
+        ([[0.8, 0.2], [0.4, 0.6]], False),
+        ([[0.8, 0.2]], False),
+        ([[8.0, 2.0], [6.0, 4.0]], False),  # coordinates, or logits
+        ([[0.8, 0.2], [6.0, 4.0]], False),
+    ],
+)
+@pytest.mark.parametrize("kind", ["classify", "agreement"])
+def test_a_classifier_that_gives_all_samples_one_class_is_noticed(
+    values: list[list[float]], is_one: bool, kind: str
+) -> None:
+    found = compare(FLOAT, FLOAT, rows(np.array(values)), CompareOptions(task=kind))  # type: ignore[arg-type]
+    assert found.one_answer is is_one
+
+
 def test_agreement_needs_no_labels() -> None:
     values = np.array([[5.0, 0, -1], [5, 0, 1], [0, 5, 1], [0, 20, 1]])
     found = compare(FLOAT, Scripted(skewed), rows(values), CompareOptions(task="agreement"))

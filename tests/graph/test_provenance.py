@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import onnx
 import pytest
 
 import qdqtool
+from qdqtool.cli.app import run
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.provenance import Provenance, origin, provenance, stamp_provenance
 from qdqtool.graph.view import Model
@@ -46,6 +48,29 @@ def test_metadata_of_strangers_is_short_and_printable(value: str, tmp_path: Path
     said = origin(_loaded(proto, tmp_path))
     assert said.isprintable()
     assert len(said) < 400
+
+
+def test_about_shows_the_origin_of_a_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    proto = models.conv_chain()
+    proto.producer_name, proto.producer_version = "pytorch", "2.9"
+    proto.metadata_props.add(key="task", value="detect\x1b[31m" + "x" * 500)
+    plain, made = tmp_path / "plain.onnx", tmp_path / "made.onnx"
+    onnx.save(proto, plain)
+    assert run(["engine", "about", str(plain)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:2] == [
+        "origin  quantized by: an unknown tool or not at all",
+        "origin  written by: pytorch 2.9",
+    ]
+    assert lines[2].startswith("metadata  task: detect[31mxx")
+    assert max(map(len, lines)) < 120
+    onnx.save(
+        stamp_provenance(_loaded(proto, tmp_path), Provenance(recipe="ab" * 32, method="max")).proto, made
+    )
+    assert run(["engine", "about", str(made), "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)["data"]["facts"]
+    assert facts[0]["value"].startswith("qdqtool ")
+    assert "method max" in facts[0]["value"]
 
 
 def test_equal_inputs_give_equal_bytes_in_any_folder(tmp_path: Path) -> None:

@@ -125,7 +125,7 @@ def test_a_clear_winner_replaces_the_guess_and_stays_a_guess(
     trained: str, pictures: str, tmp_path: Path
 ) -> None:
     path = _network(TRAINED[trained], tmp_path)
-    known = with_known_inputs(Recipe(name="mine"), pictures, lambda: load(path), path)
+    known = with_known_inputs(Recipe(name="mine"), pictures, path)
     inputs = open_model(load(path), description="float model").inputs
     wanted = open_samples(pictures, inputs, Preprocess.model_validate(TRAINED[trained]))
     for used, right in zip(open_samples(pictures, inputs, known.samples.preprocess), wanted, strict=True):
@@ -144,7 +144,7 @@ def test_one_answer_to_everything_is_not_good_and_pictures_of_one_class_are_not_
     assert (answer != "good", "--set" in fix) == (True, True)
     assert _judged(path, TRAINED["0..255"], pictures) == ("good", "")
     one_class = _one_class(pictures, tmp_path)
-    known = with_known_inputs(Recipe(name="mine"), one_class, lambda: load(path), path)
+    known = with_known_inputs(Recipe(name="mine"), one_class, path)
     assert known.samples.preprocess.scale == 1
     assert _judged(path, RAW, one_class)[0] != "bad"
 

@@ -13,12 +13,19 @@ from PIL import Image
 
 from qdqtool import compare
 from qdqtool.api.inputs import fitting_recipe
+from qdqtool.calibration.samples import opening
 from qdqtool.cli.app import run
 from qdqtool.core.recipe import PRESETS, Preprocess, Recipe
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.view import Model
-from qdqtool.pipeline import recipes
-from qdqtool.pipeline.preparations import assumptions, read_stated, read_task, with_known_inputs
+from qdqtool.pipeline import random_shapes, recipes
+from qdqtool.pipeline.preparations import (
+    assumptions,
+    read_stated,
+    read_task,
+    with_known_inputs,
+    written,
+)
 from tests import models
 from tests.docs.networks import write_segmenter
 
@@ -99,6 +106,17 @@ METADATA: dict[str, tuple[dict[str, str], dict[str, Any]]] = {
         {"task": "classify", "imgsz": "[224, 224]", "stride": "1"},
         {"resize": 224, "crop": (224, 224), "scale": 1 / 255},
     ),
+    "a detector of lightly-train": (
+        {
+            "lightly_train_version": "0.18.0",
+            "image_normalize": '{"mean": [0.5, 0.4, 0.3], "std": [0.2, 0.2, 0.2]}',
+        },
+        {"scale": 1 / 255, "mean": (0.5, 0.4, 0.3), "std": (0.2, 0.2, 0.2)},
+    ),
+    "a network of lightly-train without a mean": (
+        {"lightly_train_version": "0.18.0"},
+        {"scale": 1 / 255, "mean": (0.0,)},
+    ),
     "ONNX's keys": (
         {"Image.BitmapPixelFormat": "Bgr8", "Image.NominalPixelRange": "Normalized_1_1"},
         {"colour": "bgr", "scale": 1 / 255, "mean": (0.5,), "std": (0.5,)},
@@ -122,7 +140,7 @@ def pictures(tmp_path: Path) -> str:
 
 
 def _known(recipe: Recipe, samples: str, path: Path) -> Recipe:
-    return with_known_inputs(recipe, samples, lambda: load(path), path)
+    return with_known_inputs(recipe, samples, path)
 
 
 def _preprocess(recipe: Recipe, wanted: dict[str, Any]) -> dict[str, Any]:
@@ -206,6 +224,87 @@ def test_what_nobody_says_is_guessed_and_what_is_given_stays(network: Path, pict
     assert kept.samples.preprocess.resize == (8, 8)
     assert not any(entry.is_guessed for entry in assumptions(kept, ()))
     assert _known(kept, pictures, network) is kept
+
+
+def test_the_order_of_colours_alone_says_nothing_about_the_scale(network: Path, pictures: str) -> None:
+    turned = recipes.load(None, ["samples.preprocess.colour=bgr", "samples.preprocess.resize=[8,8]"])
+    found = {entry.what: entry for entry in assumptions(_known(turned, pictures, network), ())}
+    assert {name for name, entry in found.items() if entry.is_guessed} == {"scale", "mean", "std"}
+    assert found["colour order"].source == "given"
+    _write_stated(network)
+    read = _known(turned, pictures, network)
+    assert (read.samples.preprocess.std, read.samples.preprocess.colour) == ((0.5, 0.5, 0.5), "bgr")
+    assert read.samples.sources["std"] == "read from preprocessor_config.json"
+
+
+def _write_stated(network: Path) -> dict[str, Any]:
+    document = FILES["a ViT of transformers"][1] | {"size": {"height": 8, "width": 8}}
+    (network.parent / "preprocessor_config.json").write_text(json.dumps(document), "utf-8")
+    return {"resize": (8, 8), "scale": 1 / 255, "mean": (0.5, 0.5, 0.5), "colour": "rgb"}
+
+
+def test_compare_prepares_pictures_as_the_model_states_and_shows_the_source(
+    network: Path, pictures: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _write_stated(network)
+    words = ["compare", str(network), str(network), "--samples", pictures]
+    assert run(words) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "Inputs resize 8, 8, scale 0.00392157, mean 0.5, 0.5, 0.5" in said
+    assert "[read from preprocessor_config.json]" in said
+    assert run([*words, "--json", "--preprocess", "yolo"]) == 0
+    entries = json.loads(capsys.readouterr().out)["data"]["assumptions"]
+    assert {entry["source"] for entry in entries if entry["what"] == "scale"} == {"given"}
+    (network.parent / "preprocessor_config.json").unlink()
+    found = compare(network, network, pictures, settings={"samples.preprocess.resize": [8, 8]})
+    assert {entry.what for entry in found.assumptions if entry.is_guessed} >= {"scale", "mean"}
+
+
+def test_every_command_that_reads_pictures_prepares_them_alike(
+    network: Path, pictures: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    expected = _write_stated(network)
+    seen: list[dict[str, Any]] = []
+    opened = opening.open_samples
+
+    def watched(source: Any, inputs: Any, preprocess: Preprocess, **rest: Any) -> Any:
+        seen.append({name: getattr(preprocess, name) for name in expected})
+        return opened(source, inputs, preprocess, **rest)
+
+    monkeypatch.setattr(random_shapes, "open_samples", watched)
+    quick = ["--set", "calibrate.method=max", "--set", "calibrate.symmetric=always"]
+    made, other = str(tmp_path / "q.onnx"), str(tmp_path / "o.onnx")
+    assert run(["quantize", str(network), "--samples", pictures, "-o", made, *quick]) == 0
+    (network.parent / "preprocessor_config.json").unlink()
+    # the Q/DQ model states the preparation that made it
+    for words in (
+        ["compare", str(network), made],
+        ["sensitivity", made],
+        ["repair", made, "-o", other],
+    ):
+        assert run([*words, "--samples", pictures]) == 0, words
+    _write_stated(network)
+    for words in (["calibrate", str(network), *quick], ["convert", str(network), "-o", other]):
+        assert run([*words, "--samples", pictures]) == 0, words
+    assert len(seen) >= 6
+    assert all(entry == expected for entry in seen)
+
+
+def test_a_guess_is_never_written_as_a_fact(network: Path, pictures: str) -> None:
+    sized = _known(recipes.load(None, ["samples.preprocess.resize=[8,8]"]), pictures, network)
+    assert json.loads(written(sized)) == {"resize": [8, 8]}
+    _write_stated(network)
+    stated = json.loads(written(_known(Recipe(name="r"), pictures, network)))
+    assert stated["mean"] == [0.5, 0.5, 0.5]
+    assert not written(Recipe(name="r"))
+
+
+@pytest.mark.parametrize("text", ["[", "[1]", '{"scale": "x"}', "{" * 5000])
+def test_a_broken_entry_of_a_model_states_nothing(text: str, network: Path) -> None:
+    proto = onnx.load(network)
+    onnx.helper.set_model_props(proto, {"qdqtool.made.pictures": text})
+    onnx.save(proto, network)
+    assert read_stated(load(network), network) == ({}, "")
 
 
 def test_arrays_are_taken_as_they_are(network: Path, tmp_path: Path) -> None:

@@ -13,11 +13,19 @@ import pytest
 from rich.console import Console
 
 from qdqtool.cli.verdict import exit_code
-from qdqtool.core.comparison import BOXES, Comparison, Measure, OutputComparison, SqnrEstimate, TaskAccuracy
+from qdqtool.core.comparison import (
+    BOXES,
+    Assumption,
+    Comparison,
+    Measure,
+    OutputComparison,
+    SqnrEstimate,
+    TaskAccuracy,
+)
 from qdqtool.core.findings import Finding, Severity
 from qdqtool.core.kinds import REPORT
 from qdqtool.core.recipe import AuditOptions, Recipe
-from qdqtool.core.report import QUESTIONS, TITLES, VERDICTS, Assumption, Reply, Report, Worth, verdict_of
+from qdqtool.core.report import QUESTIONS, TITLES, VERDICTS, Reply, Report, Worth, verdict_of
 from qdqtool.core.tensors import DType
 from qdqtool.core.wording import Command, actions
 from qdqtool.report.assemble import Material, assemble
@@ -198,6 +206,21 @@ CASES: dict[str, tuple[Material, str, str]] = {
         ),
         "accurate",
         "unknown",
+    ),
+    "one class for all samples": (
+        replace(SOUND, comparison=replace(_outputs(34.0, 31.0), one_answer=True)),
+        "accurate",
+        "unknown",
+    ),
+    "one class for all samples, and wrong outputs": (
+        replace(SOUND, comparison=replace(_outputs(4.0, 3.0), one_answer=True)),
+        "accurate",
+        "no",
+    ),
+    "one class for all samples, which the labels confirm": (
+        replace(SOUND, comparison=replace(SOUND.comparison or _outputs(34.0, 31.0), one_answer=True)),
+        "accurate",
+        "yes",
     ),
     "a scale that was read": (
         replace(SOUND, assumptions=(Assumption(what="scale", value="1", source="read from m.onnx"),)),

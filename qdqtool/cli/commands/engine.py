@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from qdqtool.core.explore import EngineView
+    from qdqtool.engine.about import About
     from qdqtool.engine.diff import Explored
 
 PLUGIN = typer.Typer(
@@ -225,22 +226,40 @@ def about(
     file: Annotated[
         Path,
         typer.Argument(
-            help="JSON file of trtexec: --exportTimes, --exportProfile, --exportOutput, or metadata."
+            help="JSON file of trtexec: --exportTimes, --exportProfile, --exportOutput, or metadata; or ONNX model: its origin."
         ),
     ],
     as_json: Annotated[bool, typer.Option("--json", help="Print the content as JSON.")] = False,
 ) -> None:
-    """Show the content of other files of trtexec: times of inferences, outputs, options and device."""
+    """Show the content of other files of trtexec (times, outputs, options, device), or the origin of an ONNX model."""
     from qdqtool.core.artefacts import Artefact
     from qdqtool.engine.about import About
     from qdqtool.engine.about import about as read_about
 
-    content = read_about(file)
+    content = _about_model(file) if file.suffix == ".onnx" else read_about(file)
     if as_json:
         sys.stdout.write(Artefact(kind="about", schema=1, type=About).dump(content))
         return
     for fact in content.facts:
         _say(f"{fact.heading}  {fact.name}: {fact.value}")
+
+
+def _about_model(file: Path) -> About:
+    """Return the tool that quantized a model, its exporter, and its metadata."""
+    from qdqtool.engine.about import About, Fact
+    from qdqtool.graph.onnx_io.load import load
+    from qdqtool.graph.provenance import exporter, origin, printable_metadata
+
+    model = load(file)
+    sources = {
+        "quantized by": origin(model) or "an unknown tool or not at all",
+        "written by": exporter(model),
+    }
+    facts = [Fact(heading="origin", name=name, value=value) for name, value in sources.items() if value]
+    facts += [
+        Fact(heading="metadata", name=name, value=value) for name, value in printable_metadata(model).items()
+    ]
+    return About(form="model", facts=tuple(facts))
 
 
 @PLUGIN.command("is-int8")

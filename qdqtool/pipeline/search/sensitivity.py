@@ -33,6 +33,7 @@ from qdqtool.graph.qdq.unquantize import with_zero_points
 from qdqtool.graph.view import Model
 from qdqtool.io.json_files import canonical
 from qdqtool.pipeline.calibration import Calibration, CalibrationRequest
+from qdqtool.pipeline.preparations import with_known_inputs
 from qdqtool.pipeline.quantization import OnStep
 from qdqtool.pipeline.random_shapes import opener, samples_for
 from qdqtool.pipeline.search.causes import add_causes
@@ -301,6 +302,8 @@ def study(request: SensitivityRequest, on_step: OnStep) -> Sensitivity:
         InputFileError: a file is unreadable or does not fit.
     """
     use_operators(request.recipe)
+    recipe = with_known_inputs(request.recipe, request.samples, request.model)
+    request = replace(request, recipe=recipe)
     subject = _quantize_model(request, on_step)
     model, plain = subject.model, subject.plain
     network = SwitchedNetwork(

@@ -22,7 +22,7 @@ from qdqtool.core.wording import list_names
 from qdqtool.report import words
 from qdqtool.report.rows import alike
 from qdqtool.report.section import Block, Entry, Row, Section
-from qdqtool.report.words import accuracy_rows
+from qdqtool.report.words import accuracy_rows, input_rows
 
 # --- verdict -----------------------------------------------------------------------------------------------------------
 
@@ -114,14 +114,7 @@ def _summary_rows(report: Report) -> Iterator[Row]:
         yield "Engine", f"{words.size(summary.engine_bytes)}  [measured]"
     if summary.nodes_total is not None:
         yield "Findings", words.severities(summary.findings)
-    sources = dict.fromkeys(entry.source for entry in summary.assumptions)
-    for number, source in enumerate(sources):
-        values = ", ".join(
-            f"{assumption.what} {assumption.value}"
-            for assumption in summary.assumptions
-            if assumption.source == source
-        )
-        yield "" if number else "Inputs", f"{values}  [{source}]"
+    yield from input_rows(summary.assumptions)
 
 
 def _activations(summary: Summary) -> str:
