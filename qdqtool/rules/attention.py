@@ -43,36 +43,40 @@ Evidence for the written form: RTX 1.7.1, 28 shapes with heads of 16 to 256, 1 t
 causal, in FP16 for SM86, SM89 and SM120: never more kernels or bytes than the operator in float, `trt::TRT_QuantizedAttention` in
 FP8, or the latter with `TRT_decomposable` in INT8. Classic TensorRT was not built: its documents name the operator since 10.14.
 
-Evidence: RTX 1.7.1, one block of 4 heads, kernels and bytes with the attention INT8 and float. Fused INT8
-(`_gemm_mha` with Int8 inputs): 64 tokens, heads of 16: 10 and 213 KB against 11 and 246 KB in FP16, 13 and 680 KB in
-FP32. Heads of 24: 13 and 430 KB against 11 and 369 KB in FP16, but 13 and 643 KB against 13 and 889 KB in FP32. 577
-tokens, heads of 64: 17 and 24.6 MB against 11 and 8.9 MB in FP16, 17 and 38.8 MB against 17 and 60.1 MB in FP32. No
-product after, 64 tokens, heads of 16: 9 and 246 KB against 7 and 172 KB in FP16, 9 and 393 KB against 9 and 565 KB in
-FP32. All sizes from 8 to 128 and 16 to 1024 tokens agree, with a position bias and without; BF16 is as FP16. One
-query, 64 tokens, heads of 64: 8 kernels and 678 KB with Q/DQ, of which `_gemv_mha` reads floats; in FP16 11 and 358
-KB with Q/DQ, 7 and 420 KB without; FP8 for SM89 and SM120, heads of 64 and 128, FP16 and FP32. The same in 121 builds
-for SM75, SM86, SM89 and SM120, 1 to 4 heads of 16 to 128, 17 to 512 tokens, 1 to 4 samples. One query, two or three
-heads of 16 to 128, 17 to 401 keys, FP16: with a float attention 7 kernels in all of 21 builds, in INT8 9, and 13 with
-an odd number of keys; FP8 is one kernel (SM89 and SM120, FP16 and FP32). CrossViT beside FP16: 212 kernels instead of
-254, with the same bytes; FP16 has 197. A decoder with a cache of
-keys and values decides by its rotation, which the kernel takes along with the cache, and then multiplies floats. All
-attentions do so if the tables of sines and cosines are inputs or constants (28 sketches, and this decoder with its
-tables as inputs). If the tables are computed from positions, the first attention does so. Later ones read its tables:
-their rotation has separate kernels, and `_gemv_mha` multiplies three INT8 tensors. Of two layers one does: 21 kernels
-instead of 19, 40 % fewer bytes, with and without the outputs of the cache. Attention between channels, 16 to 64
-tokens, heads of 16 to 32, with and without a factor per head: three kernels in INT8; in FP16 one kernel and the
-Transpose. Attention between pixels, with convolutions before and after, 2 heads of 32 in FP16: 7 kernels in both
-cases; 213 KB in INT8 against 238 KB with 64 pixels, 852 against 950 KB with 256. A single attention (one head, one
-sample) is two matrix products and a kernel between them: INT8 for SM86, SM89 and SM120, FP8 for SM89, FP16 for SM86,
-heads of 32 and 64. Two heads or two samples are one kernel, and so is a dynamic batch that is built for 4 (38 builds). INT8 has no more
-kernels than float, and fewer bytes (52 single attentions of 16 to 197 tokens, FP32 and FP16). With an odd number of
-tokens and one Split for queries, keys and values, float probabilities save a kernel for 2 to 56 % more bytes (24).
-FP8 for SM89 and SM120, 40 attentions: one kernel with heads of 8 to 256 and 32 to 1024 keys, with a mask or bias, and
-with any consumer. Several kernels with 31 keys or fewer, with values of another size than queries, and between
-channels. Values of another size than queries, 16 to 128 against 16 to 64: two matrix products and a kernel between
-them in all of 23 builds (INT8 and one query for SM86, FP8 for SM89, FP16 for SM86, SM89 and SM120). With equal sizes,
-one kernel. NVIDIA/TensorRT issue 3243 says of 8.x that all four inputs are needed, and 3724 that more than 512 tokens
-are not fused.
+Evidence: RTX 1.7.1, kernels and bytes of small networks:
+
+- Fused INT8 (`_gemm_mha` with Int8 inputs) in a block of 4 heads. 64 tokens, heads of 16: 10 and 213 KB in INT8, 11 and
+  246 KB in FP16, 13 and 680 KB in FP32. No compute node after it: 9 and 246 KB in INT8 beside FP16, and 7 and 172 KB in
+  FP16; 9 and 393 KB in INT8 beside FP32, and 9 and 565 KB in FP32. 8 to 128 channels per head, 16 to 1024 tokens and BF16 agree, with and without a
+  position bias.
+- Not fused in INT8. Heads of 24, 64 tokens: 13 and 430 KB, and 11 and 369 KB in FP16; beside FP32 13 and 643 KB, and 13
+  and 889 KB in FP32. 577 tokens, heads of 64: 17 and 24.6 MB, and 11 and 8.9 MB in FP16; beside FP32 17 and 38.8 MB, and
+  17 and 60.1 MB in FP32.
+- One query, 64 tokens, heads of 64: 8 kernels and 678 KB with Q/DQ in FP32, and `_gemv_mha` reads floats; in FP16 11
+  and 358 KB with Q/DQ, 7 and 420 KB without. FP8 behaves alike (SM89 and SM120, heads of 64 and 128, FP16 and
+  FP32). So do 121 builds for SM75, SM86, SM89 and SM120 (1 to 4 heads of 16 to 128, 17 to 512 tokens, 1 to 4 samples).
+- One query, two or three heads of 16 to 128, 17 to 401 keys, FP16: 7 kernels with a float attention in all of 21 builds,
+  9 in INT8, 13 in INT8 with an odd number of keys. FP8 is one kernel (SM89 and SM120, FP16 and FP32). CrossViT beside
+  FP16: 212 kernels instead of 254, with equal bytes; FP16 has 197.
+- A decoder with a cache of keys and values: if the tables of sines and cosines are inputs or constants, the kernel
+  includes the rotation and the cache, and multiplies floats (28 graphs). If the tables are computed from positions, only
+  the first attention does so; in later ones the rotation has separate kernels, and `_gemv_mha` multiplies three INT8
+  tensors. With two layers: 21 kernels instead of 19, 40 % fewer bytes.
+- Attention between channels, 16 to 64 tokens, heads of 16 to 32: three kernels in INT8; in FP16 one kernel and the
+  Transpose. Between pixels, with convolutions before and after, 2 heads of 32, FP16: 7 kernels with and without INT8;
+  213 KB in INT8 against 238 KB with 64 pixels, 852 against 950 KB with 256.
+- One head and one sample: two matrix products and a kernel between them (INT8 for SM86, SM89 and SM120, FP8 for SM89,
+  FP16 for SM86, heads of 32 and 64). Two heads or two samples are one kernel, and so is a dynamic batch that is built
+  for 4 (38 builds). INT8 has no more kernels than float, and fewer bytes (52 attentions of 16 to 197 tokens, FP32 and
+  FP16). With an odd number of tokens and one Split for queries, keys and values, float probabilities save a kernel for
+  2 to 56 % more bytes (24 attentions).
+- FP8 for SM89 and SM120, 40 attentions: one kernel with heads of 8 to 256 and 32 to 1024 keys, with a mask or bias, and
+  with any consumer. Several kernels with 31 keys or fewer, with values of another size than queries, and between
+  channels.
+- Values of another size than queries, 16 to 128 against 16 to 64: two matrix products and a kernel between them in all
+  of 23 builds (INT8 and one query for SM86, FP8 for SM89, FP16 for SM86, SM89 and SM120). With equal sizes, one kernel.
+
+NVIDIA/TensorRT issue 3243 says of 8.x that all four inputs are needed, and 3724 that more than 512 tokens are not fused.
 
 # joint_projection
 
@@ -97,11 +101,11 @@ The parts share one scale, which the largest part sets. If keys are many times a
 `place.skip_rules: [joint_projection]` gives each part its own scale.
 
 Evidence: RTX 1.7.1, one block of attention: two kernels fewer in each of 22 builds, with equal bytes and an unchanged
-fused attention. The cut was a Split, a Slice or a Gather, before or after the heads are made. The scale stood on
-scores, on queries, on queries and keys (as PyTorch writes `scaled_dot_product_attention`) or nowhere. INT8 was built
+fused attention. The cut was a Split, a Slice or a Gather, before or after the heads are made. The scaling by a
+constant was on scores, on queries, on queries and keys (as PyTorch writes `scaled_dot_product_attention`) or nowhere. INT8 was built
 for SM86 and FP8 for SM89, in FP32 and FP16. If queries and keys are rotated and only values are moved, the number of
 kernels does not change. A recognizer of text lines with two blocks: 28 kernels instead of 32. A diffusion
-transformer: 37 instead of 41. Networks drawn afterwards: 44 instead of 50 (three blocks) and 23 instead of 27 (two),
+transformer: 37 instead of 41. Networks selected afterwards: 44 instead of 50 (three blocks) and 23 instead of 27 (two),
 with 0.02 dB less and 0.2 dB more. Three MatMuls joined: a trained ViT of two blocks, 27 kernels instead of 33, 32.75
 dB instead of 33.35 (32.46 without the powers of two). With random weights: T5 of three blocks, 29 instead of 35, 36.0
 dB instead of 36.3. HuBERT and ConvBERT of two blocks, 46 instead of 50 and 41 instead of 45, as accurate as before.

@@ -12,8 +12,8 @@ The branches of a Concat that feeds INT8 layers share one scale with its result.
 One Q after the Concat is enough: the builder moves it into every branch. With one scale, a branch that another INT8
 layer also reads is quantized once; with two scales it is written twice.
 
-Evidence: RTX 1.7.1: a pyramid with a shared map writes 0.315 MB with the tie and 0.373 MB without, because the
-producer writes a float copy. Q only after the Concat builds without requantizing (concat_q_after_only). Different
+Evidence: RTX 1.7.1: a pyramid with a shared map writes 0.315 MB with one scale and 0.373 MB with two, because
+the producer then writes a float copy. Q only after the Concat builds without requantizing (concat_q_after_only). Different
 scales before the Concat and no Q after it make the next layer float (concat_diff_noafter). Classic logs: the pass
 SplitQAcrossPrecedingFanIn; NVIDIA/TensorRT issue 2597.
 

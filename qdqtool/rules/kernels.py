@@ -50,7 +50,7 @@ Evidence: RTX 1.7.1 for SM89 and SM120: no FP8 product in any of 15 graphs. Its 
 
 An FP8 convolution with a large kernel.
 
-    x ─ Q (FP8) ─ DQ ─ Conv 7x7      float, behind a fake-quantize and a weight-dequantize kernel
+    x ─ Q (FP8) ─ DQ ─ Conv 7x7      float, after a fake-quantize and a weight-dequantize kernel
     x ─ Q (INT8) ─ DQ ─ Conv 7x7     INT8
 
 FP8 convolutions support up to 32 kernel taps, height times width times depth. The stems of ResNets (7x7) and patch

@@ -32,7 +32,7 @@ Operators that compute with integers themselves.
     Q ─ QLinearConv ─ DQ                     refused
     Q ─ DQ ─ Conv ─ Q ─ DQ (and w ─ DQ)      INT8
 
-QLinearConv, ConvInteger, DynamicQuantizeLinear and the com.microsoft family are onnxruntime's form of INT8. TensorRT
+QLinearConv, ConvInteger, DynamicQuantizeLinear and such operators of com.microsoft are onnxruntime's form of INT8. TensorRT
 supports only QuantizeLinear and DequantizeLinear around float operators.
 
 Evidence: RTX 1.7.1 and all releases answer UNSUPPORTED_NODE (qlinearconv, dynamicquantizelinear).

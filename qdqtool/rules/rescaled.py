@@ -27,8 +27,8 @@ changes no value and is removed. Scales that differ by the smallest step change 
 The fix removes one of two successive pairs: the first if its range covers the range of the second, otherwise the
 second.
 
-Evidence: RTX 1.7.1 quantizes twice (double_qdq); with equal scales one kernel is left. Across MaxPool the same happens
-(B3 rule 1: the scale must not change through operators that only move values).
+Evidence: RTX 1.7.1 quantizes twice (double_qdq); with equal scales one kernel is left. Across MaxPool the same happens,
+because the scale must not change through operators that only move values.
 
 # constant_scalar
 

@@ -74,9 +74,9 @@ chooses between a state in FP16 and a zero in FP32 with a Select, and a strongly
 
 # logarithm
 
-Features that a logarithm is taken of stay float.
+Compute nodes before a logarithm, as in a spectrogram, stay float.
 
-    recording ─ MatMul (Fourier) ─ squares ─ Sqrt ─ MatMul (mel) ─ Log ─ Conv      no Q/DQ in front of the Log
+    recording ─ MatMul (Fourier) ─ squares ─ Sqrt ─ MatMul (mel) ─ Log ─ Conv      no Q/DQ before the Log
                                                                        └─ QDQ       INT8 from here on
 
 After a logarithm, small values count as much as large ones, and most values of a spectrogram are small: they are less

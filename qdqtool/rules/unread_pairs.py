@@ -41,7 +41,7 @@ Evidence: RTX 1.7.1 quantizes and dequantizes inside the last kernel (q_on_outpu
 
 A QuantizeLinear or DequantizeLinear whose result no node reads.
 
-    x ─┬─ Q            nobody reads it
+    x ─┬─ Q            no node reads it
        └─ Conv
 
 The builder removes it. It shows that an exporter or an edit lost the other half of the pair.

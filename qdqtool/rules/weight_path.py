@@ -55,10 +55,10 @@ weight and whose output is Half [K, N], before a float product. Classic TensorRT
 
 Weights with several scales in a joint projection of queries, keys and values, or in a stack from which an input chooses.
 
-    w (INT8) ─ DQ ─ MatMul ─ Add ─ Split ─ q, k, v        float, behind a kernel that dequantizes the weight
+    w (INT8) ─ DQ ─ MatMul ─ Add ─ Split ─ q, k, v        float, after a kernel that dequantizes the weight
     w (FP32) ─ Q ─ DQ ─ MatMul ─ Add ─ Split ─ q, k, v    INT8
 
-    experts (256 scales) ─ DQ ─ Gather (input) ─ MatMul   float, behind a kernel that dequantizes the chosen matrices
+    experts (256 scales) ─ DQ ─ Gather (input) ─ MatMul   float, after a kernel that dequantizes the chosen matrices
     experts (one scale)  ─ DQ ─ Gather (input) ─ MatMul   INT8
 
 The builder splits the weight [K, 3N] into three, together with its Q. If the weight only has a DequantizeLinear, the

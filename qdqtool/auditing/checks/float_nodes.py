@@ -1,7 +1,7 @@
 """Findings about nodes that compute in float.
 
 # fallback
-A node that was to run INT8, or in another format of few bits, does not.
+A node does not run in INT8, or in the other low-bit format that was requested for it.
 
 Placement (or, without one, the Q/DQ nodes of the model) requested it on every input of this node, but its kernel in the
 engine computes in float, or no kernel was found. The Q/DQ before it then has a cost without a gain: values are rounded

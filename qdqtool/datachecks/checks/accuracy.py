@@ -9,8 +9,8 @@ mean nothing until this is corrected: "0.0 % -> 0.0 %, within noise" is not a su
 # labels_misplaced
 The labels are shifted or permuted: another assignment of classes fits the float model far better.
 
-Shifted by one: only one of both has a background class. Permuted: classes are sorted by name in one of both, and by
-number in the other. A permutation is learned on one half of the samples and tested on the other.
+Shifted by one: only the labels, or only the model, have a background class. Permuted: one of them sorts classes by
+name, the other by number. A permutation is learned on one half of the samples and tested on the other.
 
 # lost_accuracy
 Quantization costs more accuracy than it should.

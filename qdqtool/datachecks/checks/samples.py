@@ -10,8 +10,8 @@ ranges and the accuracy.
 Too few calibration samples: other samples would have given other ranges.
 
 The calibration samples are split into random halves, and each half is calibrated separately (99.99 % of the
-magnitudes). If the two disagree, the ranges have not converged, and more samples would change them. There is not afixed
-number of samples: 30 can be plenty and 300 too few. A single sample cannot be split, and shows nothing about others.
+magnitudes). If the two disagree, the ranges have not converged, and more samples would change them. No number
+of samples is right for every model: 30 can be plenty and 300 too few. A single sample cannot be split, and shows nothing about others.
 
 # shared_samples
 Accuracy was measured on samples that the ranges were chosen on.

@@ -7,21 +7,21 @@ The engine as a drawing that can be searched and stepped through.
 Charts of precision, time, bytes, roofline, accuracy and ranges.
 
 # precision_map
-Every compute node in graph order, coloured by what it runs in.
+Every compute node in graph order, coloured by its precision.
 
 # nodes
-Every compute node: what it runs in, in which layers, and why.
+Every compute node: its precision, its layers, and the reason.
 
 # layers
 Every engine layer with its types, times, bytes and MACs.
 
 # ledger
-The fate of every Q and DQ node in the engine.
+How every Q and DQ node ended in the engine.
 
 # log
 Facts from the build log: the passes of the optimizer, and the precision of each node with the lines that say so.
 
-Models without Q and DQ nodes have it too: then the engine's own layers are judged.
+For models without Q and DQ nodes, the section shows the precision of the engine's layers.
 """
 
 from __future__ import annotations
