@@ -6,8 +6,9 @@ DIGITS := recipes/examples/digits
 
 TORCH := .venv-torch
 OPENVINO := .venv-openvino
+LIBRARIES := .venv-libraries
 
-.PHONY: lock fuzz demo new-rule picture test test-all test-long test-qat test-device figures lint format docs clean
+.PHONY: lock fuzz demo new-rule picture test test-all test-long test-qat test-device test-libraries figures lint format docs clean
 
 demo: $(VENV)/.installed
 	$(BIN)/qdqtool run $(DIGITS)/digits.onnx --recipe conv-int8 --samples $(DIGITS)/calibration.npz \
@@ -33,6 +34,11 @@ test-qat: $(TORCH)/.installed
 # The pipeline on a second provider: OpenVINO's build of onnxruntime, which takes the place of the CPU's and runs on any x86-64 processor.
 test-device: $(OPENVINO)/.installed
 	OMP_NUM_THREADS=1 $(OPENVINO)/bin/python -m pytest -q tests/runtime/test_second_provider.py
+
+# The guide for users of Ultralytics, Hugging Face and timm, typed with these libraries; they install PyTorch for CUDA, 6 GB, so CI
+# runs only the part for which `test-qat` has the library.
+test-libraries: $(LIBRARIES)/.installed
+	$(LIBRARIES)/bin/python -m pytest -q tests/qat/test_journeys.py tests/integrations
 
 # The figures in the headers of the recipes and the tables of the guide on formats, measured again: some twenty minutes on one core.
 figures: $(TORCH)/.installed
@@ -84,7 +90,7 @@ lock: | $(BIN)/python
 	$(LOCK) .ci/tools.in --upgrade --universal --python-version 3.10 --output-file .ci/tools.lock
 
 clean:
-	rm -rf $(VENV) $(TORCH) $(OPENVINO) build dist runs
+	rm -rf $(VENV) $(TORCH) $(OPENVINO) $(LIBRARIES) build dist runs
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -114,6 +120,12 @@ $(TORCH)/.installed: pyproject.toml
 	$(TORCH)/bin/python -m pip install --quiet torch==2.13.0 -e '.[rtx,qat-nvidia,test]' setuptools
 	# trainers that the examples are for; their tests skip without them
 	$(TORCH)/bin/python -m pip install --quiet torch==2.13.0 transformers accelerate lightning
+	touch $@
+
+$(LIBRARIES)/.installed: pyproject.toml
+	$(PYTHON) -m venv $(LIBRARIES)
+	$(LIBRARIES)/bin/python -m pip install --quiet --upgrade pip
+	$(LIBRARIES)/bin/python -m pip install --quiet -e '.[rtx,yolo,test]' torch torchvision onnxscript timm transformers
 	touch $@
 
 # Builds of onnxruntime write the same folder, so the one of the CPU must go first.

@@ -27,6 +27,19 @@ def write_detector(path: str) -> None:
     onnx.save(s.model(), path)
 
 
+def write_pictured(path: str, side: int, **metadata: str) -> None:
+    """Two convolutions with large steps that read a picture."""
+    s = Sketch(9)
+    y = s.relu(
+        "stem_relu", s.conv("stem", s.input("image", [1, 3, side, side]), (3, 16), kernel=16, stride=16)
+    )
+    y = s.conv("head", y, (16, 8), kernel=1)
+    s.output(s.node("GlobalAveragePool", [y], "pooled"), [1, 8, 1, 1])
+    model = s.model()
+    onnx.helper.set_model_props(model, metadata)
+    onnx.save(model, path)
+
+
 def write_keywords(path: str) -> None:
     """A depthwise-separable classifier of spectra with 12 classes."""
     s = Sketch(4)

@@ -20,6 +20,7 @@ from tests.docs.networks import (
     write_denoiser,
     write_detector,
     write_keywords,
+    write_pictured,
     write_recommender,
     write_segmenter,
 )
@@ -46,6 +47,14 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+def write_images() -> None:
+    rng = np.random.default_rng(3)
+    Path("images").mkdir()
+    for number in range(12):
+        pixels = rng.integers(0, 255, (48, 80, 3), np.uint8)
+        Image.fromarray(pixels).save(f"images/{number:02}.png")
+
+
 def materials_of(page: str) -> None:
     """The networks that a guide speaks of, small and with random weights, and their samples."""
     rng = np.random.default_rng(3)
@@ -54,10 +63,12 @@ def materials_of(page: str) -> None:
         np.savez("pictures.npz", picture=rng.normal(size=(32, 3, 32, 32)).astype(np.float32))
     if page == "guides/detector.md":
         write_detector("yolo.onnx")
-        Path("images").mkdir()
-        for number in range(12):
-            pixels = rng.integers(0, 255, (48, 80, 3), np.uint8)
-            Image.fromarray(pixels).save(f"images/{number:02}.png")
+        write_images()
+    if page == "guides/lost-calibrators.md":
+        Path("output").mkdir()
+        write_pictured("output/rfdetr-nano.onnx", 384)
+        write_pictured("lightly.onnx", 416, lightly_train_version="0.18.0")
+        write_images()
     if page == "guides/audio.md":
         write_keywords("kws.onnx")
         np.savez("recordings.npz", spectrum=rng.normal(size=(64, 1, 49, 10)).astype(np.float32))
