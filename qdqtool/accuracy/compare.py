@@ -393,7 +393,7 @@ class _Energies:
 class Worst:
     """Finds the samples with the most noise in any output, each once.
 
-    Noise is relative to their signal, or to the mean signal if theirs is smaller.
+    The noise of a sample is relative to its signal, or to the mean signal if its signal is smaller.
 
     A picture without objects has scores near zero, and their small noise would count more than lost objects. 24 bytes
     are kept of each output of a sample, and its name.

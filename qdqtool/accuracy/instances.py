@@ -107,7 +107,7 @@ def compare_labels(
     Args:
         outputs: all outputs of the float and the quantized model, as `judge_instances` takes them.
         boxes: the boxes of both.
-        kept: the ones of these that count.
+        kept: the boxes of both after non-maximum suppression.
         extra: values of each detection after its box and its classes.
         sample: its inputs and its labelled objects.
 

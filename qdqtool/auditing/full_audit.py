@@ -300,7 +300,7 @@ def fingerprint(finding: Finding) -> str:
 def without_known(audit: Audit, baseline: Audit) -> Audit:
     """Return `audit` without the findings of `baseline`.
 
-    Notes give the number of findings that are hidden, of those that no longer occur, and what cannot be compared.
+    Notes give the numbers of hidden findings and of findings that no longer occur, and the checks that cannot be compared.
 
     If a baseline has a finding twice, two are hidden.
     """

@@ -6,14 +6,14 @@ Each event adds a step to the rows it names, and most steps settle a row's end:
     ConstWeightsFusion: Fusing W + Q with N          ... which becomes part of N
     X: fusing Q into N                               Q is the output of N
     X: fusing (DQ and DQ) into N                     DQ are inputs of N: the activation's and the weight's
-    Swapping M with Q                                Q moved through M and goes on
-    Eliminating Q which duplicates (Q) P             P stands for Q
-    Running: SplitQAcrossPrecedingFanIn on C         Q behind the Concat C became a clone above each of its inputs
+    Swapping M with Q                                Q moved through M and moves further
+    Eliminating Q which duplicates (Q) P             P replaces Q
+    Running: SplitQAcrossPrecedingFanIn on C         Q after the Concat C became a clone at each of its inputs
     Running: DqQFusion on DQ                         DQ cancelled with the Q after it
     Swap the layer type of Q from QUANTIZE to kQDQ   Q stays, as a kernel of its own
     Removing DQ, while a pass works on N             the pass took DQ into N
 
-If the events do not show the fate, the finished engine may: a layer with this name, a layer whose name or metadata
+If the events do not show how a node ended, the finished engine may: a layer with this name, a layer whose name or metadata
 contains the name, or a Myelin region that lists it.
 """
 

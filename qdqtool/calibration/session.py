@@ -40,10 +40,10 @@ class WatchedValues:
 
     Args:
         tensors: outputs of the model that is run.
-        averaged: images of which the mean of every channel is kept: of those that are counted.
-        peaked: images of which the largest magnitude of every channel is kept, over the first `first` samples.
+        averaged: image tensors of which the mean of every channel is kept, for the counted samples.
+        peaked: image tensors of which the largest magnitude of every channel is kept, over the first `first` samples.
         first: the number of these samples.
-        together: those that a batch of the first two samples is asked for; none to run no such batch.
+        together: tensors that a batch of the first two samples returns; without any, no such batch runs.
         numbers: positions of the samples.
     """
 

@@ -31,7 +31,7 @@ _GAP = 2
 _SHORT, _LEAST = 12, 6
 """Widths in terminal columns: cells up to the first are never cut, and names are never cut below the second."""
 _READABLE, _PROSE_LEAST = 20, 26
-"""Least widths of a name and of a sentence before spare columns are left out."""
+"""Least widths of a name and of a sentence. Below them, columns of `spare` are hidden."""
 _PROSE_WORDS = 6
 """Number of words from which a cell counts as a sentence, which is wrapped and not cut."""
 _SAME = '"'

@@ -121,7 +121,7 @@ class LedgerRow:
     Attributes:
         node: its name.
         kind: "Q" or "DQ".
-        end: fate of the node. FOLDED: computed at build time. INPUT, WEIGHT, OUTPUT: part of the compute node `into`.
+        end: how the node ended. FOLDED: computed at build time. INPUT, WEIGHT, OUTPUT: part of the compute node `into`.
             MERGED: its duplicate `into` replaces it. SPLIT: its clones before the Concat `into` replace it.
             CANCELLED: removed together with its opposite `into`, or merged with `into` into one rescaling. COPY: the
             layer `into` runs it. KERNEL: somewhere inside the generated kernel or region `into`. MOVED: it moved

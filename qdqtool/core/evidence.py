@@ -201,7 +201,7 @@ def skewed_mean_interval(values: np.ndarray[tuple[int], np.dtype[np.float64]]) -
     """Return the 95 % interval of the mean of positive values that differ by powers of ten, such as the noise of few samples.
 
     Cox's method for log-normal values (Zhou and Gao, "Confidence intervals for the log-normal mean", Statistics in
-    Medicine 16, 1997), with Student's t: a bootstrap of four samples never sees the fifth that is ten times as loud.
+    Medicine 16, 1997), with Student's t: a bootstrap of four samples cannot contain a fifth with ten times the noise.
     None for fewer than two samples, or if a value is not positive.
     """
     count = len(values)

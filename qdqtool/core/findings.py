@@ -54,7 +54,7 @@ class NodeVerdict:
     Attributes:
         node: ONNX node name.
         op: ONNX operator type.
-        verdict: fate of the node.
+        verdict: how the node runs.
         precision: type of the arithmetic; for ATTENTION that of the fused kernel's inputs.
         requested: whether placement asked for INT8 on every input that matters.
         layers: engine layers that hold it.

@@ -84,7 +84,7 @@ class SharedScale:
 
     Attributes:
         tensors: all tensors of the group.
-        rule: who says so.
+        rule: name of the rule that states this.
         reason: purpose of the shared scale.
         apart: tensors whose scale is written one representable step larger. This changes no integer, but the builder
             then does not treat a pair as a repetition of the pair before.
@@ -102,7 +102,7 @@ class JointSlots:
 
     Attributes:
         slots: all of them or none.
-        rule: who says so.
+        rule: name of the rule that states this.
         reason: consequence if only some are quantized.
         requires: slots of other nodes that must be quantized for these to be; the reverse does not hold.
     """

@@ -62,7 +62,7 @@ class Prediction(Displayable):
         profile: "classic" (TensorRT 8.x and 10.x) or "rtx" (TensorRT for RTX).
         nodes: every node except constants, Q and DQ, in graph order.
         layers: in graph order for classic TensorRT, in launch order if `exact`; () if unknown.
-        ledger: fate of every Q and DQ, as in a build log; steps have line 0; () if unknown.
+        ledger: how every Q and DQ ended, as in a build log; steps have line 0; () if unknown.
         notes: remarks of the model's reader, the reasons in `doubts`, and the reason if no engine could be built.
         doubts: reasons why parts of the prediction may be wrong.
         kernels: number of kernels (layers of classic TensorRT); None if it is not known.

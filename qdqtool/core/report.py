@@ -333,7 +333,7 @@ class Report(Displayable):
         ranges: activation ranges, sorted by tensor.
         layers: engine layers in launch order.
         notes: notes of all steps for the reader.
-        ledger: fate of every Q and DQ node, if the builder's log shows it.
+        ledger: how every Q and DQ node ended, if the builder's log shows it.
         funnel: layers left after each stage of the builder, if its log shows it.
         sensitivity: accuracy cost of each node; None without a study.
         device: the GPU whose roofs the layers are compared with, if one was named.

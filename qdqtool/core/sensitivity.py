@@ -38,7 +38,7 @@ class NoiseCause:
         clipped_energy: share of the input's energy that is beyond its range (0 to 1).
         step: quantization step of that input.
         spread: standard deviation of its values in the median channel; None if channels are not known.
-        channel: the channel of it that reaches furthest.
+        channel: the channel with the largest magnitude.
         reach: the largest magnitude in that channel, in largest magnitudes of the median channel.
         weight_reach: as `reach`, of the channels of the weights, if all share one step; None if each channel has a step.
         samples: number of samples used.

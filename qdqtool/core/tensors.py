@@ -339,7 +339,7 @@ class Scheme:
     Attributes:
         name: its name in recipes.
         weights: the format of constant factors; None keeps the layer float.
-        activations: the format of run-time factors; None leaves them float, and the arithmetic with them.
+        activations: the format of run-time factors; None keeps them and the arithmetic float.
         ops: operators whose kernels or importers take it; () means whatever the placement rules say.
     """
 

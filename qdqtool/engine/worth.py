@@ -152,7 +152,7 @@ class PrecisionAdvice:
         device: GPU.
         batch: size of the batch.
         gmacs: 10^9 multiplications of one inference.
-        options: precisions, the fastest expected one first; those that are not known to be faster than FP16 follow it.
+        options: precisions, the fastest expected one first; precisions that may be slower than FP16 come after it.
         bounds: share of the estimated FP16 time of all compute nodes by bound.
         nodes: compute nodes, the longest first.
         notes: limits of the advice.

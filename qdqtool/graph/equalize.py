@@ -139,7 +139,7 @@ def migration(amax: NDArray[Any], weights: NDArray[Any], strength: float) -> Fac
     Args:
         amax: largest magnitude of every channel of the activation.
         weights: largest magnitude of the weights that multiply the channel.
-        strength: 0 moves no part of the spread out of the activation, 1 moves all of it.
+        strength: the part of the spread that moves from the activation to the weights, 0 to 1.
     """
     fires = (amax > 0) & (weights > 0)
     both = np.where(fires, amax, 1.0) ** strength / np.where(fires, weights, 1.0) ** (1 - strength)

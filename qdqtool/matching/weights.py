@@ -72,7 +72,7 @@ def store_again(
 
     `trouble` returns the reason, or "" to skip a weight.
 
-    Of `pairs` those that are no constants of 8, 16 or 32 bit integers are passed over.
+    Skip entries of `pairs` that are not constants of 8, 16 or 32 bit integers.
     """
     for pair in {pair.dequantize: pair for pair in pairs}.values():
         if pair.kind is not SlotKind.WEIGHT or pair.dequantize is None or not context.is_plain(pair):

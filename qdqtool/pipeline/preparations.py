@@ -107,7 +107,7 @@ def with_known_inputs(
 def _try_preparations(guess: Recipe, samples: SampleInput, open_model: Callable[[], Model]) -> Recipe:
     """Return the recipe with another preparation of pictures, if it suits the model clearly better than the guess.
 
-    It stays a guess, which no result may be called good on, but one that the model confirms.
+    The preparation remains a guess that the model confirms; no verdict that rests on it is good.
     """
     options = guess.samples
     try:

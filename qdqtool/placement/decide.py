@@ -198,7 +198,7 @@ def decide(
 ) -> Placement:
     """Decide where Q/DQ goes in a model, with every reason for and against.
 
-    Every input of every weighted node gets a decision, and so does every other slot that a rule speaks of.
+    Every input of every weighted node gets a decision, and so does every other input that a rule names.
 
     Args:
         view: the prepared model.

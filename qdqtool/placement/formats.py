@@ -86,7 +86,7 @@ def refuse(view: GraphView, options: PlacementOptions, requests: Mapping[str, Sc
     """Raise an error if the target cannot run the format that is requested for a node.
 
     Raises:
-        UsageError: names the node, the rule, the target, and one that can.
+        UsageError: the target has no such kernel; names the node, the rule, and a target that has.
     """
     for node in view.nodes:
         scheme = requests.get(node.name)
@@ -342,7 +342,7 @@ def _block(node: Node, length: int | str, format_: QuantFormat, options: Placeme
     """Return the block size that a format uses for an axis of this length.
 
     Raises:
-        UsageError: the recipe names one that does not divide it.
+        UsageError: the block size in the recipe does not divide the axis.
     """
     assert format_.block is not None
     if format_ != INT4 or not isinstance(length, int):

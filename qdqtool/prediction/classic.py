@@ -458,7 +458,7 @@ class ClassicPlan:
 
     Attributes:
         layers: in graph order; each product with the weight's Q and the Q of its result.
-        ledger: fate of every Q and DQ.
+        ledger: how every Q and DQ ends.
     """
 
     def __init__(

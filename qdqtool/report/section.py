@@ -2,8 +2,8 @@
 
     PLUGIN = Section(order=65, title="Memory", reads=("memory.json",), collect=..., page="<h2 ...>...", blocks=...)
 
-Other distributions add sections through the entry-point group `qdqtool.report.sections`. One that fails is left out of
-the report and named; it cannot take the report down.
+Other distributions add sections through the entry-point group `qdqtool.report.sections`. A section that fails is
+left out of the report and named.
 """
 
 from __future__ import annotations

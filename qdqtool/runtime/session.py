@@ -351,8 +351,8 @@ class Located:
     """An execution provider that is installed on this machine.
 
     Attributes:
-        provider: with its name, which a library has only now.
-        devices: of a plug-in library, the one that was chosen; empty for a provider that is part of onnxruntime.
+        provider: the provider with its name; a plug-in library states its name when it is loaded.
+        devices: the chosen device of a plug-in library; empty for a provider that is part of onnxruntime.
     """
 
     provider: Provider
@@ -378,7 +378,7 @@ def find_device(provider: Provider) -> Located:
     """Find an execution provider that is part of onnxruntime or of a plug-in library, which is then loaded.
 
     Raises:
-        MissingPackage: it is not installed, offers no device here, or not the one that was asked for.
+        MissingPackage: the provider is not installed, or does not offer the requested device here.
         InputFileError: the library cannot be loaded.
     """
     if provider.library is not None:

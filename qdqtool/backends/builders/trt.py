@@ -17,7 +17,7 @@ release number:
 
 Not tested: no release of this package was run in the tests of qdqtool, which have no GPU. Its calls are checked
 against the classes, attributes and signatures of the real bindings of 8.6.1, 10.9, 10.16, 11.0 and 11.4, which
-stand-ins imitate. The bindings of 9 are on no package index and were not checked.
+stand-ins imitate. No package index has the bindings of 9, so they were not checked.
 """
 
 from qdqtool.backends.native.builder import Library, NativeBuilder

@@ -143,7 +143,7 @@ def build_command(
     """Return the command that builds `request` with `flags`; its output files go to `drafts`.
 
     Raises:
-        UsageError: a flag that this trtexec does not know, or one that contradicts the request.
+        UsageError: this trtexec does not support a flag, or a flag contradicts the request.
     """
     clash = [str(flag) for flag in flags if flag.name in _OURS]
     if clash:

@@ -50,7 +50,7 @@ def explicit(cache: Cache, placement: Placement, view: GraphView, options: Calib
     """Return the part of a placement for which a cache has ranges, and these ranges. Weights give their own ranges.
 
     As in TensorRT's implicit mode a node without a range on one of its inputs stays float as a whole. Tensors that
-    must share one scale take the largest of theirs.
+    must share one scale get the largest of their scales.
 
     Raises:
         InputFileError: a weight is not a constant, or holds NaN or Inf.

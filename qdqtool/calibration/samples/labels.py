@@ -4,7 +4,7 @@ Tables with a header take the columns "file" (or name, path, image) and "class_i
 Without names the labels belong to the samples in their order.
 
 A folder has one text file per picture, with one row per object in YOLO's format: class, centre and size as shares of
-the picture. A row with more numbers is the outline of an object, as a polygon, or goes on with x, y and visibility (0, 1 or 2) of
+the picture. A row with more numbers is the outline of an object, as a polygon, or has x, y and visibility (0, 1 or 2) of
 keypoints. All rows of a folder must be of one kind for masks or keypoints to be compared; otherwise only their boxes are.
 
 A .json file with COCO's annotations (`instances_val2017.json`) says the same. Classes are numbered from 0, in the order of the

@@ -219,7 +219,7 @@ def find_unconfirmed(
 ) -> frozenset[str]:
     """Return the constants that onnxruntime computes differently, and all constants computed from them.
 
-    What it cannot run at all, for want of a kernel, has no other value: left in the model it would not run either.
+    A constant that onnxruntime cannot compute, because it lacks a kernel, counts as confirmed.
 
     Args:
         computed: nodes in graph order, with their computed outputs.

@@ -413,8 +413,8 @@ class SizedRun:
 
     Attributes:
         numbers: the number for each symbol.
-        accepted: the nodes, by index, whose operators took these sizes; what is not among them failed, made something
-            empty or could not be reached.
+        accepted: the nodes, by index, whose operators accepted these sizes. The others failed, made an empty tensor, or
+            were not reached.
     """
 
     def __init__(self, light: onnx.ModelProto, numbers: Mapping[str, int], opset: int) -> None:

@@ -70,7 +70,7 @@ class _PairedWeight:
 def with_folded_weights(model: Model, folder: Path) -> Model:
     """Return the model with the quantized FP32 weights replaced by the results of their INT8 Q/DQ pairs (zero point 0), bit by bit.
 
-    They lie in a file in `folder`, which no other process reads and which must last as long as the model. Pairs of
+    Their values are in a file in `folder`, which no other process may read, and which must last as long as the model. Pairs of
     other formats stay.
     """
     edit = Edit(model)

@@ -159,7 +159,7 @@ def store_weights(
 ) -> tuple[onnx.TensorProto, ...]:
     """Write the values of `tensors` to `data`; return tensors that refer to that file.
 
-    Unless it is `lasting` nobody else reads that folder.
+    Without `lasting`, no other program reads that folder.
     """
     stubs = []
     with replacing(data, lasting=lasting) as draft, draft.open("wb") as stream:

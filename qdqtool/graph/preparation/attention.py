@@ -55,8 +55,8 @@ Dim = int | str | None
 def write_attention(edit: Edit, view: GraphView) -> int:
     """Replace every Attention with known heads by MatMul, Softmax and MatMul; return their number.
 
-    A query whose Boolean mask allows no key gives zeros, as ONNX says; a mask of floats must leave it one key that is not
-    -inf.
+    A query whose Boolean mask allows no key gives zeros, as ONNX says; a mask of floats must allow each query one key
+    (not -inf).
     """
     masks: dict[tuple[Any, ...], str] = {}
     written = 0

@@ -51,7 +51,7 @@ class Quantization:
         axis: channel axis, or the axis that blocks divide; None for one scale.
         block: values along `axis` that share a scale; None without blocks.
         global_scale: second level of formats with two levels, else None.
-        stored: whether a constant is stored in the format, behind a DequantizeLinear alone.
+        stored: whether a constant is stored in the format, before a single DequantizeLinear.
         codes: the stored values of a constant, if they differ from the nearest ones; None if they do not differ, or
             if nodes quantize the constant.
         pair: the first slot, in graph order, that reads the same Q/DQ pair; None if the pair serves this slot alone.
@@ -94,7 +94,7 @@ class QuantizedGraph:
     """A float model and the quantization of each of its node inputs.
 
     Attributes:
-        model: the float model. Constants that are stored in few bits are the floats that these stand for.
+        model: the float model. Constants that are stored in a low-bit format have their float values here.
         assignment: quantizations by slot, in graph order; slots that are not in it are float.
     """
 

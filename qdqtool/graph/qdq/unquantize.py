@@ -26,7 +26,7 @@ from qdqtool.trt.ops import CLAMPS, FP4_DYNAMIC
 def float_graph(model: Model) -> Model:
     """Return the model without Q/DQ, regular or irregular.
 
-    Asymmetric pairs and integer biases go too; what has no float form (integers that are computed) stays.
+    Asymmetric pairs and integer biases are removed too. Computed integers have no float form and stay.
     """
     lifted = lift(with_zero_points(model))[0].model
     return unquantize(lifted, (node.name for node in lifted.view.nodes))

@@ -23,7 +23,7 @@ class Narrow:
     Attributes:
         dtype: its name.
         element: ONNX's number for it.
-        word: how ONNX spells a tensor of it.
+        word: ONNX's name of a tensor of this type.
         largest: the largest finite number.
         normal: the smallest number with all its digits.
         smallest: the smallest positive number.

@@ -61,7 +61,7 @@ from qdqtool.runtime.session import on_device
 
 _COPIED = ("preparation.json", "histograms.npz", EQUALIZED)
 BUILDS: Final = ".builds"
-"""Folder below the new one that a search keeps until its end: finished builds and measured times."""
+"""Folder inside the new run folder, for the finished builds and times of a search until its end."""
 _BUILT = ("engine.plan", "build.log", "layers.txt", "model.retried.onnx")
 
 

@@ -470,7 +470,7 @@ def candidates(
 ) -> tuple[Candidate, ...]:
     """Return every candidate for an engine, by goal, then in the order of the rules' codes; static fixes come last.
 
-    They are cheap to make; a build proves them. `edits` are those that `draft` has in this engine.
+    Candidates cost little; a build proves them. `edits` are the edits of `draft` in this engine.
     """
     built = BuiltGraph(
         model=model,

@@ -1,8 +1,8 @@
 """Scales channels before calibration, in the way that the recipe names.
 
-    cross-layer   ranges of weights in front of an activation and behind it become alike; needs no samples
+    cross-layer   weights before and after an activation get equal ranges per channel; needs no samples
     rotate        the residual stream of a transformer is rotated, so that outlier channels spread (`graph.rotation`)
-    smooth        outlier channels of what matrix products read go into their weights (SmoothQuant)
+    smooth        outlier channels of the inputs of matrix products move into their weights (SmoothQuant)
     depthwise     channels of what depthwise convolutions read become equally large (`uneven`)
     awq           weights that meet large inputs are made larger before they are rounded (weight-only formats)
 
@@ -231,7 +231,7 @@ def noise_behind(
 
     It is relative to the signal that the largest values make.
 
-    It is the sum over the layers: one that is loud does not speak for all. Without a table every scale reaches to the largest value.
+    It is the sum over the layers, each relative to its own signal. Without a table, every scale covers the largest value.
     """
     reach = {} if table is None else {entry.tensor: entry.amax[0] for entry in table.ranges}
     before = after = 0.0

@@ -164,8 +164,8 @@ def _settings(entry: Any, space: Space) -> tuple[str, ...]:
 def _outcome(entry: Any, space: Space, stored: object) -> Outcome:
     """Return the stored outcome of a trial together with its settings.
 
-    A recipe is run with the trust that its user gave it, and settings may name functions: those that a database holds
-    are not read.
+    A recipe is run with the trust that its user gave it, and settings may name functions. So the settings in a
+    database are not read.
     """
     choice = choice_of(entry)
     if not space.holds(choice):

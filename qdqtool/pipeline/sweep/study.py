@@ -170,8 +170,8 @@ class Study:
     def step(self, space: Space, objective: Objective, *, most: int, drawn: bool) -> bool:
         """Run one trial; return False if all wanted trials are done or running.
 
-        One that the builder refuses counts as failed, any other error ends the sweep. A trial that others settled in
-        the meantime, because they took this worker for dead, is left to them.
+        A trial that the builder refuses counts as failed; any other error ends the sweep. If another worker stored a
+        result meanwhile, because it took this worker for dead, that result stays.
 
         Args:
             space: the choices.

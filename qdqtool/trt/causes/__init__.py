@@ -83,8 +83,8 @@ def _compile_patterns() -> tuple[tuple[re.Pattern[str], Cause], ...]:
 def cause_of(text: str) -> Cause | None:
     """Return the cause of an error text, or the class of the error; None if the text is not an error.
 
-    An exact cause wins over a general one. The meaning of a class of errors tells what the text names, and what stays
-    unknown.
+    An exact cause wins over a general one. The meaning of a class of errors contains the names in the text, and
+    what stays unknown.
     """
     matching = [cause for pattern, cause in _compile_patterns() if pattern.search(text)]
     cause = min(matching, key=lambda cause: _OF_A_TEXT.index(cause.rank), default=None)
