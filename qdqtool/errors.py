@@ -164,7 +164,7 @@ _ENDED_CHILDREN = frozenset({"BrokenProcessPool", "BrokenExecutor", "BrokenThrea
 def of_machine(error: BaseException) -> SystemFault | None:
     """Return the error to show if `error`, or an exception that caused it, is a fault of the system; else None.
 
-    Lack of memory, a killed child process, a closed pipe to one, and whatever `of_system` knows.
+    Such faults are lack of memory, a killed child process, a closed pipe to a child, and the faults of `of_system`.
     """
     fault = _of_one(error)
     if fault is not None or error.__cause__ is None:

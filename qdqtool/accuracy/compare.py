@@ -52,10 +52,10 @@ def compare(
 
     Memory does not grow with the number of samples.
 
-    Both runners see each sample once. Task metrics need labels in the samples, except `agreement`. Outputs named in
-    `inside` are intermediate tensors that the runners were made to return: they are measured, and listed apart. If
-    they return no others there is no estimate and no task. `parts` are the parts of outputs that both models return
-    (`accuracy.parts`).
+    Both runners get each sample once. Task metrics need labels in the samples, except `agreement`. Outputs named in
+    `inside` are intermediate tensors that the runners also return; they are measured, and listed separately. If the
+    runners return nothing else, there is no SQNR estimate and no task. `parts` are the parts of outputs that both
+    models return (`accuracy.parts`).
 
     Raises:
         UsageError: an unknown metric or output, or runners without a common output.
@@ -395,8 +395,8 @@ class Worst:
 
     The noise of a sample is relative to its signal, or to the mean signal if its signal is smaller.
 
-    A picture without objects has scores near zero, and their small noise would count more than lost objects. 24 bytes
-    are kept of each output of a sample, and its name.
+    A picture without objects has scores near zero, and their small noise would count more than lost objects. For each
+    output of a sample, 24 bytes and its name are kept.
     """
 
     def __init__(self) -> None:

@@ -328,8 +328,8 @@ class RawBoxes:
 def layout_of(output: NDArray[Any]) -> BoxLayout | NoScores:
     """Return the layout of a detector's output for one image, or the reason if none fits or several fit.
 
-    The layout is read from the float model's output and used for the quantized model's: a damaged model may not look
-    like a detector any more.
+    The layout is read from the float model's output and used for the quantized model's output too, because a damaged
+    output may not look like a detector's.
     """
     is_list = output.ndim == 2 and output.shape[1] == _FINAL
     if not (is_list or (output.ndim == 3 and output.shape[0] == 1)):
@@ -363,7 +363,7 @@ def layout_of(output: NDArray[Any]) -> BoxLayout | NoScores:
 def without_extra(output: NDArray[Any], extra: int) -> NDArray[Any]:
     """Return a detector's output without the last `extra` values of each detection: mask coefficients, keypoints.
 
-    Final detections are rows; of boxes before that, the longer axis counts boxes.
+    In final detections, each row is a detection. In raw boxes, the longer axis counts the boxes.
     """
     if not extra or output.ndim != _AXES or extra >= max(output.shape[1:]):
         return output

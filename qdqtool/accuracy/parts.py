@@ -81,7 +81,7 @@ def group_outputs(
 ) -> tuple[tuple[str, ...], ...]:
     """Return the outputs to measure as groups of names: one group per output, or per part of an output that has parts.
 
-    With `only`, the groups of this output.
+    With `only`, return the groups of this output.
     """
     names = {name for part in parts for name in part.names}
     hidden = {part.output for part in parts}
@@ -135,8 +135,8 @@ def watch_inside(
 ) -> Iterator[tuple[Probe, Probe, frozenset[str]]]:
     """Yield both models, cut so that some of their common tensors are the outputs, and the names of these tensors.
 
-    As many tensors at a time as fit into `room` bytes on each side; every tensor has its turn. The models are written
-    to `folder`, and removed with the next step of the iteration.
+    Each run returns as many tensors as fit into `room` bytes on each side, until every tensor was returned. The
+    models are written to `folder`, and removed with the next step of the iteration.
 
     Raises:
         UsageError: they have no inner tensor in common.

@@ -68,7 +68,7 @@ class ScorePair:
     def named(self) -> int | None:
         """The class that the reference model gives the best score.
 
-        None if it has no box with a sufficient score, because its best class is then chance.
+        None if no box has a sufficient score, because the best class is then chance.
         """
         if self.layout is not None and self.reference.max() < CONFIDENT:
             return None
@@ -78,7 +78,7 @@ class ScorePair:
     def shown(self) -> Floats:
         """The candidate's scores, in which the reference's class ranks last if the candidate has no box.
 
-        The best of the hidden boxes may be of any class, and often is of the right one.
+        The best box below the threshold may have any class, and often has the right one.
         """
         if self.layout is None or self.named is None or self.candidate.max() >= CONFIDENT / 2:
             return self.candidate
@@ -233,7 +233,7 @@ class Task:
 
     An output with a class at each position needs no labels (`positions`).
 
-    For detectors, `agreement` also counts the boxes: their best class says little about other boxes, and nothing if
+    For detectors, `agreement` also counts the boxes: the best class says little about other boxes, and nothing if
     there is only one class.
     """
 

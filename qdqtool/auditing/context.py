@@ -107,7 +107,7 @@ class AuditContext:
     def way_out(self, subjects: Iterable[str]) -> str:
         """Return the command that keeps the nodes of these layers float, for findings without a better fix.
 
-        "" if they are float already.
+        The result is "" if these nodes are float already.
         """
         if self.view is None:
             return _LOOK
@@ -150,7 +150,7 @@ class AuditContext:
     ) -> int | None:
         """Return the run-time bytes that a layer reads and writes, without weights; only of tensors for which `counts` is true.
 
-        Dynamic shapes count as at their optimum.
+        Dynamic shapes count with their optimum.
         """
         place = self._positions.get(layer.name)
         sized = layer if place is None else self._sized.layers[place]

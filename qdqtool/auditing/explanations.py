@@ -110,7 +110,7 @@ class RuleExplanations:
     def of(self, evidence: NodeEvidence) -> Iterator[tuple[str, Explanation]]:
         """Yield every explanation for one node with the code of its rule, in the order of the codes.
 
-        A mistake that does not change the format of the node is the reason only if there is no other.
+        A mistake that does not change the format of the node is the reason only if there is no other reason.
         """
         losses = self._lost.get(evidence.node.name, {})
         explanations = [
@@ -197,8 +197,8 @@ def add_explanations(
 ) -> tuple[NodeEvidence, ...]:
     """Return every node with the explanations that its engine does not contradict, in the order of the rules' codes.
 
-    A node whose format is `realised` needs none. If a rule makes a claim about the builder, and the claim also covers
-    a node that runs with this operator in this format, the engine contradicts the rule.
+    A node whose format is `realised` needs no explanation. If a rule makes a claim about the builder, and a node with
+    the claimed operator and format runs in that format, the engine contradicts the rule.
     """
     answers = [tuple(explanations.of(evidence)) for evidence in nodes]
     done = [realised(evidence) for evidence in nodes]

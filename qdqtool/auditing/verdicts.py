@@ -148,7 +148,7 @@ def verdicts(
 def verdicts_of(nodes: Sequence[NodeEvidence]) -> tuple[NodeVerdict, ...]:
     """Return the verdicts on all nodes of a model.
 
-    Only if the engine names none of them, the layer information may belong to another model.
+    The layer information may belong to another model only if the engine names none of the nodes.
     """
     verdicts = tuple(
         _add_command(judged, evidence) for evidence, judged in zip(nodes, map(verdict, nodes), strict=True)
@@ -225,7 +225,7 @@ def cases(
 def is_from_rtx(engine: Engine) -> bool:
     """Return True if the kinds of layers show that TensorRT for RTX made the engine.
 
-    One RTX-only kind proves it; a dump with shared kinds only counts as RTX too.
+    A kind of layer that only TensorRT for RTX has proves it. A dump in which all kinds are shared also counts as RTX.
     """
     kinds = {layer.kind for layer in engine.layers}
     is_mixed = any(kind not in _SHARED_KINDS for kind in kinds)
@@ -314,7 +314,7 @@ def _precision(node_evidence: NodeEvidence) -> tuple[DType, Verdict, Certainty]:
 def _in_attention(node_evidence: NodeEvidence, precision: DType) -> DType:
     """Return the precision of a product in a fused attention.
 
-    Both products share a kernel: this one is INT8 only if both operands come through Q/DQ.
+    Both products share a kernel: a product is INT8 only if both of its operands come through Q/DQ.
     """
     if precision is DType.INT8 and not all(operand.quantized for operand in node_evidence.operands):
         return DType.UNKNOWN

@@ -54,7 +54,7 @@ def profiles(
 ) -> tuple[tuple[InputProfile, ...], tuple[str, ...]]:
     """Return the optimization profile of every dynamic input, and a note for each shape that was assumed.
 
-    A missing shape is taken from the given ones (the usual shape first). Without any, the samples decide.
+    A missing shape is copied from a given one (the usual shape first). Without any, the samples decide.
 
     Raises:
         UsageError: an unknown input, a shape that does not fit the model, or no shape at all; all mistakes at once.
@@ -93,10 +93,10 @@ def usual_shapes(
 ) -> dict[str, Shape]:
     """Propose a shape for every dynamic input of known rank. Equal symbols get equal lengths.
 
-    The batch is 1: the leading dimension, and the middle one of a recurrent state. The free height and width of a picture
-    (rank 4 with 1, 3 or 4 channels) are 224, every other dynamic dimension is 128. A symbol that is a sum of others, as the mask
-    of a decoder has it that continues a text ("past_sequence_length + sequence_length"), is as long as these together.
-    `lengths_of` are lengths of symbols, which take precedence.
+    The batch is 1: the first dimension, and the middle one of a recurrent state. The dynamic height and width of a
+    picture (rank 4 with 1, 3 or 4 channels) are 224, every other dynamic dimension is 128. A symbol that is a sum of
+    others, such as "past_sequence_length + sequence_length" for the mask of a decoder, is as long as they are
+    together. `lengths_of` are lengths of symbols, which take precedence.
     """
     lengths: dict[str, int] = dict(lengths_of or {})
     shapes: dict[str, Shape] = {}
@@ -133,7 +133,7 @@ def batch_place(shape: Sequence[int | str]) -> int:
 def _is_picture(shape: Sequence[int | str]) -> bool:
     """Return True if a shape is that of images with 1, 3 or 4 channels.
 
-    With 4 channels, at least two other dimensions must be free: a cache of four heads has only one.
+    With 4 channels, at least two other dimensions must be dynamic: a cache of four heads has only one.
     """
     free = sum(isinstance(dim, str) for dim in shape[1:])
     channels = {shape[1], shape[3]} & _COLOURS if len(shape) == 4 else set()
@@ -149,7 +149,7 @@ def several_profiles(
 ) -> tuple[tuple[InputProfile, ...], tuple[str, ...]]:
     """Return one optimization profile per text: the first of each list is profile 0, the second profile 1, and so on.
 
-    `usual` are the shapes of inputs that a spelling leaves out.
+    `usual` are the shapes of inputs that a text does not name.
 
     Raises:
         UsageError: lists of different lengths, and all errors of `profiles`.

@@ -106,8 +106,7 @@ class _Open:
 class Document:
     """Converts a JSON document of log records to one line of JSON per record, in constant memory.
 
-    A record has the line number at which its message begins in the document. Of a document without line ends, lines
-    are its records in order.
+    A record has the line number at which its message begins. In a document without line ends, records count as lines.
 
     Args:
         bears: whether a text is a message.
@@ -165,7 +164,7 @@ def _chain_pieces(first: bytes, pieces: Iterator[bytes]) -> Iterator[bytes]:
 def _records(pieces: Iterator[bytes], message: str = "") -> Iterator[tuple[dict[str, int], Record]]:
     """Yield each record of a JSON document when it ends, with the line numbers of its members.
 
-    Of records with very much text, the member `message` is kept, and not all of the others.
+    If a record has very much text, its member `message` is kept, and some of the others are dropped.
     """
     stack: list[_Open] = []
     line = deeper = size = 0

@@ -422,7 +422,7 @@ class Place:
     def types_tried(self) -> tuple[str, ...]:
         """Return the types that were tried for the layer before the current line, as far as this block shows them.
 
-        They are in the words of the log ("Int8 -> Float"), each once.
+        The types are in the words of the log ("Int8 -> Float"), each once.
         """
         types: dict[str, None] = {}
         for formats in self._list_tried():

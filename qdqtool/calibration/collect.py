@@ -74,8 +74,8 @@ def activations(placement: Placement) -> tuple[str, ...]:
 class Collection:
     """Collects histograms for one model and one set of samples. Parts from several machines can be added.
 
-    `resumable` says that parts will be kept, which takes digests of the model and of all samples. A `watch` keeps values
-    of samples that run in one go; the model must return them.
+    `resumable` says that parts will be kept, which needs digests of the model and of all samples. A `watch` keeps
+    values of samples that run in one pass; the model must return them.
     """
 
     def __init__(
@@ -115,7 +115,8 @@ class Collection:
     def run(self, span: Span, *, on_progress: OnProgress | None = None) -> Histograms:
         """Collect the histograms of a part of the samples, without saving intermediate results.
 
-        The batch of two comes first: it takes memory for all that is fetched, which every processor will take.
+        The batch of two samples runs first: it allocates the memory for all fetched tensors, which every processor
+        will use.
         """
         if self._watch is not None and self._watch.together:
             pair = two_as_one(self._rows(self._watch.numbers[:2]))

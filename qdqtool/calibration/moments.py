@@ -104,9 +104,9 @@ def parts(
 ) -> list[tuple[WeightedLayer, ...]]:
     """Split the layers, in graph order, into parts whose second moments fit into `room` bytes.
 
-    A layer too large for `room` is left out.
+    A layer too large for `room` is omitted.
 
-    `widest` is that of `moments`.
+    `widest` has the meaning that it has in `moments`.
     """
     split: list[list[WeightedLayer]] = [[]]
     used: dict[InputReading, int] = {}

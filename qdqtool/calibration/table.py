@@ -141,8 +141,8 @@ def make_table(
 ) -> CalibrationTable:
     """Choose one range per quantized tensor: activations from histograms, weights from their values.
 
-    Tensors that are tied share the range of their common histogram. A tensor with a hard bound (sigmoid, softmax, a
-    clip) never gets a range beyond the bound. If many values are at the bound, the range is never below the largest
+    Tensors that share a scale get the range of their common histogram. A tensor with a hard bound (sigmoid, softmax,
+    a clip) never gets a range beyond the bound. If many values are at the bound, the range is never below the largest
     collected value.
 
     Raises:

@@ -84,7 +84,8 @@ def temporary_folder() -> Iterator[None]:
 def find_stop_signal() -> QdqError | None:
     """Return the error to show if a signal has asked this process to stop; None without a signal.
 
-    Asked after any exception: C extensions turn a KeyboardInterrupt during their import into an ImportError.
+    This is called after any exception, because C extensions turn a KeyboardInterrupt during their import into an
+    ImportError.
     """
     if not _received:
         return None
@@ -118,7 +119,7 @@ def _stop(number: int, _frame: FrameType | None) -> None:
 def write_any_text() -> None:
     r"""Write any character to standard output and error: those that the encoding lacks become \uXXXX.
 
-    JSON stays JSON that way; a pipe on Windows has cp1252, and the name of a tensor may hold anything.
+    JSON stays valid. A pipe on Windows has the encoding cp1252, and the name of a tensor may contain any character.
     """
     codecs.register_error("qdqtool-escape", _escape)
     for stream in (sys.stdout, sys.stderr):

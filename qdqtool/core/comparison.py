@@ -294,7 +294,8 @@ def compute_allowance(task: TaskAccuracy) -> tuple[float, float]:
 def decisive(comparison: Comparison) -> tuple[TaskAccuracy, ...]:
     """Return the task metrics that decide whether a model is accurate.
 
-    Labels decide instead of the boxes, masks and keypoints of the reference; labelled boxes say nothing of masks and keypoints.
+    With labels, the boxes, masks and keypoints of the reference do not decide. Labelled boxes show nothing about
+    masks and keypoints.
     """
     metrics = {task.metric for task in comparison.task}
     # the class of a detector's best box says nothing of the others

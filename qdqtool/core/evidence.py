@@ -57,7 +57,7 @@ def better(
 def false_alarm(a: Sequence[float], b: Sequence[float]) -> float:
     """Return the probability that samples show at least this gain of `a` over `b` although `a` is not better (one-sided).
 
-    Equal differences on all samples have no spread to compare the gain with; there the sign test answers.
+    If the differences are equal on all samples, they have no spread; then the sign test decides.
 
     Raises:
         ValueError: different numbers of samples.
@@ -151,8 +151,8 @@ def ratio_interval(
 ) -> Interval | None:
     """Return the 95 % interval of 10 log10(sum signal / sum noise) in dB over samples; None for fewer than two samples.
 
-    The same bootstrap: samples are drawn with replacement, each with its signal and its noise. Draws without any noise
-    have no ratio and count as the largest that was drawn.
+    The interval is a bootstrap: samples are drawn with replacement, each with its signal and its noise. Draws without
+    any noise have no ratio, and count as the largest ratio that was drawn.
     """
     count = len(signal)
     if count < 2 or not noise.sum() or not signal.sum():

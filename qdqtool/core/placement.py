@@ -63,7 +63,7 @@ class SlotKind(str, Enum):
 class SlotStatement:
     """A rule's request to quantize one input of a node, or its veto, with the reason.
 
-    A REQUEST may carry a `spec`; all requests for a slot must agree on it. `fix` is the change that would remove a
+    A REQUEST may have a `spec`; all requests for an input must agree on it. `fix` is the change that would remove a
     VETO ("" if none). A REQUEST with `only_if_shared` counts only if another consumer also reads these values in
     quantized form. `claim` is the part of the reason that a build can contradict.
     """

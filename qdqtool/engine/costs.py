@@ -316,8 +316,8 @@ def _read_bytes(views: list[int | None], whole: int) -> int | None:
 def epilogues(engine: Engine) -> tuple[tuple[EngineLayer, EngineLayer], ...]:
     """Return each compute kernel with the kernel that only finishes its result element by element.
 
-    A device may compute both as one kernel. A kernel finishes a result if no other kernel reads it, and it finishes
-    only one: the result of its last producer.
+    A device may compute both as one kernel. A finishing kernel must be the only reader of the result, and finishes
+    only the result of its last producer.
     """
     kernels = engine.kernels
     readers: dict[str, list[EngineLayer]] = defaultdict(list)

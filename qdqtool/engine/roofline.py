@@ -117,7 +117,7 @@ def usual_device(sm: Sequence[str]) -> str:
 def find_device(words: str) -> Device:
     """Return the GPU whose name contains `words`, or the GPU in the metadata file `words`.
 
-    A name that ends with the words wins: "A10" is not an A100, and "RTX 3060" is not the laptop's.
+    A name that ends with the words has priority: "A10" is not an A100, and "RTX 3060" is not the laptop's.
 
     Raises:
         UsageError: no GPU or several have such a name.

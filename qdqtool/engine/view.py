@@ -97,7 +97,7 @@ def view(
 ) -> EngineView:
     """Return every layer of `engine` with its cost, time and limit, if they are known.
 
-    With the log of its build also how each layer came to be, and the weights that the layer information leaves out.
+    With the log of the build, each layer also has its history, and weights that the layer information omits.
     """
     collected = histories(engine, log) if log else Histories()
     engine = with_weights(engine, log.network) if log else engine

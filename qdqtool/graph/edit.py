@@ -199,7 +199,7 @@ class Edit:
     def finish(self, *, retyped: bool = False, shapes: bool = True) -> Model:
         """Return the changed model, sorted and with shapes; `retyped` says that tensors may have new element types.
 
-        Without `shapes` none are inferred, for models that only a runtime will see: it infers them itself.
+        Without `shapes`, no shapes are inferred, for models that only a runtime reads.
 
         Raises:
             InputFileError: the changes left a graph with a hole or a cycle.

@@ -238,7 +238,7 @@ def _tail(view: GraphView, output: str) -> list[Node]:
 def _is_computed(view: GraphView, tensor: str, apart_from: AbstractSet[str]) -> bool:
     """Return True if a layer or a model input feeds a tensor on a path without the tensors of `apart_from`.
 
-    A mask of anchors depends on neither.
+    For example, a mask of anchors depends on neither.
     """
     fed = {info.name for info in view.inputs}
     return any(

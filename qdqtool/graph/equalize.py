@@ -161,7 +161,7 @@ def behind(
 ) -> NDArray[np.float64]:
     """Return the largest magnitude of the weights that multiply each channel, over all outputs or about `most` outputs.
 
-    `values` are constants that have changed.
+    `values` holds constants that have changed.
     """
     peaks = [np.abs(_rows(view, values, r, most)).max(axis=1).astype(np.float64) for r in scalable.readers]
     largest: NDArray[np.float64] = np.max(peaks, axis=0)

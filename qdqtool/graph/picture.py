@@ -26,8 +26,8 @@ _LOWEST_IR = 10
 def annotate(model: Model, facts: Mapping[str, Mapping[str, str]]) -> Model:
     """Return a copy of `model` whose nodes carry `facts` (by node name) as metadata and as documentation.
 
-    Metadata is what recent viewers show; the documentation string repeats it for older ones. Nothing that computes is
-    changed.
+    Recent viewers show the metadata; the documentation string repeats it for older viewers. The computation does not
+    change.
     """
     proto = onnx.ModelProto()
     proto.CopyFrom(model.proto)

@@ -52,7 +52,7 @@ class Modules:
     def _of_weight(self, tensors: Iterable[str]) -> str:
         """Return the module of a weight named like `layer1.0.conv.weight`, or of its scale.
 
-        DequantizeLinear may be in between.
+        A DequantizeLinear may be between the weight and the node.
         """
         for tensor in tensors:
             source, names = tensor, [tensor]

@@ -143,7 +143,7 @@ class RowSums:
     def _is_as_large(self, node: Node, tensor: str) -> bool:
         """Return True if a node sums at least as many rows, or returns at least as many values, as `tensor` has.
 
-        If the values spread further, a kernel ends.
+        A kernel ends if its values spread to more elements.
         """
         sizes = self._sizes(tensor)
         return self._rows(node) >= prod(sizes[:-1]) or prod(self._sizes(node.outputs[0])) >= prod(sizes)

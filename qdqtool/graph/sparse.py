@@ -46,7 +46,7 @@ def has_pattern(value: NDArray[Any], axis: int) -> bool:
 def sparse_nodes(view: GraphView) -> tuple[str, ...]:
     """Return the Conv, Gemm and MatMul nodes whose constant weights have the 2:4 pattern.
 
-    None for models of 1 GiB and more, whose weights would all have to be read.
+    The result is empty for models of 1 GiB and more, because all weights would have to be read.
     """
     chosen = []
     for node in view.nodes:
@@ -75,8 +75,8 @@ def sparsity_words(nodes: Sequence[str]) -> str:
 def sparsify(model: Model) -> tuple[Model, tuple[str, ...]]:
     """Return the model with the weights of Conv, Gemm and MatMul in the 2:4 pattern, and the names of the changed constants.
 
-    The two largest of every four neighbours along the summed dimension stay, Q/DQ before a weight or not; a rest of
-    less than four stays whole. The outputs of such a model are meaningless; its speed is not.
+    In every four neighbours along the summed dimension, the two largest stay, also if the weight has Q/DQ; a rest of
+    fewer than four is unchanged. The outputs of such a model are meaningless, but its speed is not.
     """
     view = model.view
     axes = {

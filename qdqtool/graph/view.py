@@ -242,7 +242,7 @@ _KNOWN = frozenset(onnx.TensorProto.DataType.values())
 class Model:
     """An ONNX model in memory, with its path and with notes about how it was made.
 
-    Every step of this package takes a `Model` and makes another; none changes the one it got.
+    Every step of this package takes a `Model` and returns another; no step changes its argument.
 
     Attributes:
         proto: the model; only `qdqtool.graph` reads it, and no code changes it.

@@ -94,10 +94,10 @@ def run(
 ) -> Ended:
     """Run a program to its end, or kill it with its children. Each line of its output goes to `on_line`.
 
-    Its standard error is appended to the file `errors`, in whose folder it then runs; without `errors`, it is mixed
-    into standard output. `first_words` go to its standard input, which stays open until the program ends: a program
-    that watches it notices when we die. Whatever interrupts us (Ctrl-C, an error in `on_line`) ends the program and
-    its children.
+    The program's standard error is appended to the file `errors`, in whose folder it then runs; without `errors`, it
+    is mixed into standard output. `first_words` go to its standard input, which stays open until the program ends, so
+    that the program can notice if this process ends. An interruption (Ctrl-C, an error in `on_line`) ends the program
+    and its children.
 
     Raises:
         OSError: the program cannot be started.
@@ -163,7 +163,7 @@ def ask(
 def conversation(arguments: Sequence[str], errors: Path) -> Iterator[subprocess.Popen[bytes]]:
     """Start a program with open pipes. At the end of the block, the program and its children are killed.
 
-    Its standard error is appended to the file `errors`, in whose folder it runs.
+    The program's standard error is appended to the file `errors`, in whose folder it runs.
 
     Raises:
         OSError: the program cannot be started.

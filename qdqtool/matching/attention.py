@@ -176,7 +176,7 @@ def is_alone(view: GraphView, scores: Node) -> bool:
 def has_one_query(view: GraphView, scores: Node, values: Node) -> bool:
     """Return True if an attention has one query and runs in the special kernel for one query.
 
-    Class attention of vision transformers has one query.
+    An example is the class attention of vision transformers.
 
     No such kernel exists if the size of values differs from the size of queries, or for fewer than four heads in all
     samples together. In INT8 and FP32, such products are computed like any others (RTX 1.7.1, 121 builds for SM75,

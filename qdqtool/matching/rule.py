@@ -147,7 +147,7 @@ class NodeEvidence:
     def as_float(self) -> str:
         """The setting or command that removes the Q/DQ from the node's inputs.
 
-        "" if the node has none or placement keeps it float.
+        The result is "" if the node has no Q/DQ, or if placement keeps it float.
         """
         refused = self.decisions and not self.requested
         if refused or not self.any_quantized:
@@ -161,7 +161,8 @@ class NodeEvidence:
     def concat(self, operand: NodeOperand) -> tuple[Node, tuple[Node, ...]] | None:
         """Return the Concat before an operand (without Q/DQ between), and the DequantizeLinear of each branch of the Concat.
 
-        None if the operand is quantized, comes from elsewhere, or has a branch without DequantizeLinear.
+        The result is None if the operand is quantized, does not come from a Concat, or has a branch without
+        DequantizeLinear.
         """
         node = self.view.producer(self.node.inputs[operand.index])
         if operand.quantized or node is None or node.op != "Concat":

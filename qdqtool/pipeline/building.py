@@ -62,7 +62,7 @@ def build_request(
 ) -> BuildRequest:
     """Return the request for an engine as the recipe says, for inputs of these shapes.
 
-    Model and folder can be filled in later, and are for most builds.
+    Model and folder can be set later.
     """
     options = recipe.build
     return BuildRequest(
@@ -105,7 +105,7 @@ _READ, _FEW = 16, 8
 def value_profiles(inputs: tuple[TensorInfo, ...], samples: Iterable[Sample]) -> tuple[InputProfile, ...]:
     """Return the smallest, first and largest values of inputs with few integers, as TensorRT profiles need them.
 
-    The builder needs them if a shape is computed from the input; it leaves the others out.
+    The builder needs these values if a shape is computed from the input; otherwise it ignores them.
     """
     names = [info.name for info in inputs if info.is_static and _is_count(info)]
     if not names:
@@ -139,8 +139,8 @@ def build_engine(
 ) -> tuple[BuildResult, BuildCost]:
     """Build with `build_with_retries`. If the builder refuses, add the errors that lint finds for these GPUs.
 
-    A builder says of a type that a GPU lacks, and of much else, neither the node nor the rule. `source` is the user's
-    original model, if `model` was made from it.
+    For types that a GPU lacks, and for many other errors, a builder names neither the node nor the rule. `source` is
+    the user's original model, if `model` was made from it.
 
     Raises:
         BuildError: as the builder does.

@@ -272,7 +272,7 @@ class Calibration:
     def table(self, on_progress: OnProgress | None = None) -> CalibrationTable:
         """Return the table for the recipe's method, with findings, from a single pass over the samples.
 
-        The samples that judge are run through the float model in that pass.
+        The samples that choose ranges run through the float model in the same pass.
 
         Raises:
             UsageError: there are no samples.

@@ -93,7 +93,7 @@ def data_report(
 ) -> DataReport:
     """Report findings about samples, labels and recipe of a run with this float and this Q/DQ model.
 
-    Without a placement the model brought its ranges, and the samples only show how good they are.
+    Without a placement, the ranges came with the model, and the samples only show how good they are.
     """
     evidence = gather(models, placement, material)
     evaluation = evidence.evaluation
@@ -268,7 +268,7 @@ def spread(model: Model, placement: Placement, samples: SampleSource) -> Spread 
 def _spread_of(collection: Collection, count: int) -> Spread | None:
     """Measure how much ranges from two halves of the first `count` samples differ.
 
-    They run once, in groups whose histograms merge exactly, so that many splits cost no further run.
+    The samples run once, in groups whose histograms merge exactly, so that many splits cost no further run.
     """
     groups = min(_GROUPS, count)
     parts = [collection.run(_part(number, groups, count)).tensors for number in range(groups)]
@@ -311,7 +311,7 @@ def level_against(
 ) -> Callable[[Model], float | None]:
     """Return a function that measures the SQNR of a Q/DQ model against a float model on few samples.
 
-    It returns the SQNR in dB of the noisiest output, or part of one.
+    The function returns the SQNR in dB of the noisiest output, or output part.
     """
     few = options.model_copy(update={"limit": CURED, "task": "none", "metrics": ("sqnr_db",)})
     reference: Runner | None = None

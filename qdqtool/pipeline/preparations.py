@@ -185,7 +185,7 @@ def read_stated(model: Model, path: Path) -> tuple[Values, str]:
 def read_task(path: Path, recipe: str | None = None) -> tuple[str, ...]:
     """Return the setting `compare.task` that a Hugging Face `config.json` beside the model implies; else ().
 
-    A recipe that is named and sets another task than `classify` is obeyed.
+    If the user names a recipe with another task than `classify`, that task is kept.
 
     Raises:
         UsageError, InputFileError: as `recipes.inspect`.

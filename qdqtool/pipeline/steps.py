@@ -180,7 +180,7 @@ def calibrate(work: RunContext) -> Measured:
 def _given_table(work: RunContext, placement: Placement) -> CalibrationTable | None:
     """Return the table of another run of this model and samples; None if it lacks a range for an INT8 tensor.
 
-    Nodes that it has in another format get separate ranges, each tensor alone, and no shift of their bias.
+    Nodes with another format in that table get ranges of their own calibrator, and no bias shift.
     """
     if work.request.table is None:
         return None

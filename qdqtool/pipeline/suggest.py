@@ -336,7 +336,7 @@ def _sound_of_sound(look: _Look) -> str:
 def _decoder(look: _Look) -> str:
     """Return the reason why the model is a decoder with a key-value cache; "" if it is not.
 
-    It waits for its weights, so these become low-bit, and arithmetic stays float.
+    A decoder waits for its weights, so these become low-bit, and arithmetic stays float.
     """
     count = look.caches()
     attends = look.products or not _ATTENTION.isdisjoint(look.counts)
@@ -348,7 +348,7 @@ def _decoder(look: _Look) -> str:
 def _denoiser(look: _Look) -> str:
     """Return the reason why the model removes noise in steps; "" if it does not.
 
-    It reads the number of a step, as sine and cosine waves, and returns a picture.
+    Such a model reads the number of a step, as sine and cosine waves, and returns a picture.
     """
     steps = [info.name for info in look.view.inputs if info.shape is not None and len(info.shape) < 2]
     pictures = [info.name for info in look.view.inputs if len(info.shape or ()) == 4]

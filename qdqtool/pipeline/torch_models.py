@@ -163,7 +163,7 @@ def _folder_of(model: str) -> Path | None:
 def in_folder(model: str) -> Path | Published | None:
     """Return the ONNX file in a Hugging Face folder, or of an id in the local cache; if there is none, the network to export.
 
-    Return None if `model` is not a folder.
+    Return None for other texts.
 
     Raises:
         InputFileError: the folder holds no model, or several; or the id is not in the cache.

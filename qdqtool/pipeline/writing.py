@@ -62,7 +62,7 @@ def or_without(
 def our_fault(check: Callable[[], object]) -> Iterator[None]:
     """Turn an error of running a network in parts into a `Bug`, if the whole network runs on these samples.
 
-    For helper models that a command cannot do without; nothing else may run inside.
+    Use it for helper models that a command needs; nothing else may run inside.
 
     Raises:
         Bug: a helper model fails.

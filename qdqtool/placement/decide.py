@@ -150,7 +150,7 @@ def _spread(refused: set[Slot], bonds: list[JointSlots]) -> set[Slot]:
 def weights_alone(view: GraphView, opinions: Opinions) -> Iterator[SlotStatement]:
     """Yield vetoes for all inputs except constant operands of compute nodes, for recipes that keep activations float.
 
-    KV caches are excepted.
+    Inputs of KV caches get no veto.
     """
     weights = {
         slot

@@ -155,7 +155,7 @@ def repair(model: Model, target: Target | None = None) -> tuple[Model, tuple[Cha
 def gaining_fixes(model: Model) -> Iterator[Change]:
     """Yield, input by input, the changes that the fixes of the last stage would make. The model stays unchanged.
 
-    TensorRT must be able to read it.
+    TensorRT must be able to read the model.
     """
     book = rulebook()
     for name in fix_order(book.rules):

@@ -38,7 +38,8 @@ class Judgement:
 def judge(flow: Flow, target: Target) -> dict[str, Judgement]:
     """Predict the compute type of every node that multiplies, by node name.
 
-    Such are products, recurrences, attentions, and operators that compute with integers themselves.
+    These nodes are Conv, MatMul and Gemm, recurrences, attentions, and operators that compute with integers
+    themselves.
     """
     lost = losses(flow, target)
     judged = {product.node.name: _judgement(flow, product, lost) for product in products(flow, target)}
@@ -110,7 +111,7 @@ def float_type(flow: Flow, node: Node) -> DType:
 def doubts(model: Model, flow: Flow, target: Target) -> Iterator[PredictionCaveat]:
     """Yield the reasons why the prediction may be wrong.
 
-    They are pairs that the parser refuses, formats that a GPU lacks, bodies of control flow, and precisions
+    The reasons are Q/DQ that the parser refuses, formats that a GPU lacks, bodies of control flow, and precisions
     that depend on the batch.
     """
     for problem, named in (

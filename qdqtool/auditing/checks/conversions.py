@@ -209,8 +209,8 @@ def _keep_or_exclude(context: AuditContext, layer: EngineLayer, nodes: tuple[str
 def _up_to_floats(context: AuditContext, layer: EngineLayer) -> tuple[str, ...]:
     """Return the compute nodes after `layer`. Each path ends at the first compute node with a float result.
 
-    If only the first of several became float, the values would be quantized after it. TensorRT for RTX splits a compute
-    node into a product and a kernel that finishes it: then the result is that of the second kernel.
+    If only the first of several nodes became float, the values would be quantized after it. TensorRT for RTX splits a
+    compute node into a product and a kernel that finishes it; the result is then that of the second kernel.
     """
     nodes: dict[str, None] = {}
     waiting, visited = list(context.wiring.readers(layer)), {layer.name}

@@ -278,7 +278,7 @@ def _sentence(text: str) -> str:
 def last_parsed(log: str) -> tuple[str, str]:
     """Return the name and the operator of the node that the parser read last, from a verbose log.
 
-    Both are empty if the log names none.
+    Both are "" if the log names no node.
     """
     matches = [*_PARSED.finditer(log)]
     return (matches[-1]["name"], matches[-1]["op"]) if matches else ("", "")

@@ -49,7 +49,8 @@ _RESULT = "result.json"
 def digest(request: BuildRequest, builder: str, version: str) -> str:
     """Return the SHA-256 of everything that determines an engine, as key of the build cache.
 
-    Hashed are the model, external data, targets, flags and the files that they name, profiles, builder and release.
+    The digest covers the model, external data, targets, flags and the files that they name, profiles, builder and
+    release.
     """
     files = [request.model, *external_files(request.model), *_named_files(request.flags)]
     facts = [builder, version, *request.targets, *request.flags, *map(repr, request.profiles)]
@@ -172,9 +173,9 @@ def go_through(
 ) -> tuple[BuildResult, BuildCost]:
     """Take an engine from the build cache or from `make`, and copy its files to `request.folder`.
 
-    The engine of a portable builder depends on its targets, any other on the GPU of this machine too.
+    The engine of a portable builder depends on its targets; other engines also depend on the GPU of this machine.
 
-    Whatever interrupts it leaves the folder as it was. A failed build delivers its log, and removes the engine of an
+    After an interruption, the folder is unchanged. A failed build leaves its log, and removes the engine of an
     earlier build, which does not belong to this log.
 
     Raises:
@@ -228,7 +229,7 @@ def build_with_retries(
 ) -> tuple[BuildResult, BuildCost]:
     """Build the model. If a node or fused group has no kernel, remove its Q/DQ and build again, at most `most` times.
 
-    The notes of the result list the nodes.
+    The notes of the result list the nodes without Q/DQ.
 
     Raises:
         BuildError: as the builder does; also when a node without a kernel has no Q/DQ to give up.

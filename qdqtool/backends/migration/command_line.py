@@ -198,7 +198,7 @@ _FORMATS = frozenset({"inputIOFormats", "outputIOFormats"})
 def model_steps(flags: Sequence[Flag]) -> tuple[tuple[str, ...], str]:
     """Return the commands that prepare the model for TensorRT 11, and the file that they write.
 
-    If none is needed, return no commands and "".
+    If no command is needed, return no commands and "".
 
     INT8 comes from the calibration cache. Without a cache, the model has Q/DQ already, or trtexec invented the
     ranges. The command line does not show which, so there is no command. Types come last, around the Q/DQ.
@@ -328,7 +328,7 @@ def our_commands(flags: Sequence[Flag]) -> tuple[str, ...]:
 
     The result is empty if the line names no model and no engine.
 
-    Flags without a place here are handed on to trtexec, which knows whether it has them.
+    Flags without a counterpart in qdqtool are passed on to trtexec.
     """
     values = {flag.name: flag.value or "" for flag in flags}
     commands = []

@@ -93,7 +93,7 @@ class NativeBuilder:
     def check_model(self, request: BuildRequest) -> None:
         """Refuse a model that the parser does not import. Nothing is built.
 
-        TensorRT for the GPU at hand is not checked here, only in `build`.
+        Only `build` checks models for TensorRT with the GPU of this machine.
 
         Raises:
             BuildError: as `build` does.
@@ -114,7 +114,7 @@ class NativeBuilder:
     ) -> tuple[BuildResult, BuildCost]:
         """Build the engine, and write it with its log and layer information to `request.folder`.
 
-        Ctrl-C ends the child and leaves the folder as it was. A failed build leaves its log, and no engine.
+        Ctrl-C ends the child process and leaves the folder unchanged. A failed build leaves its log, and no engine.
 
         Raises:
             BuildError: refused, crashed or out of time.

@@ -34,9 +34,9 @@ class Shape:
 class Feed:
     """Batches of one part of the data: training, validation or test.
 
-    The data function is called with the name of a split ("train", "validate", "test") and returns a pair (inputs,
+    The data function is called with the name of a split ("train", "validate", "test"). It returns a pair (inputs,
     targets) of arrays of equal length, a dataset of pairs with a length, or an iterable of batches (a DataLoader).
-    Several inputs are a tuple; targets may be any structure of tensors, in a pair of arrays a dict of them.
+    Several inputs are a tuple. Targets may be any structure of tensors; in a pair of arrays they may be a dict.
     """
 
     def __init__(self, function: Callable[[str], Any], split: str, *, batch: int, seed: int) -> None:

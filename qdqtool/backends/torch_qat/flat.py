@@ -196,7 +196,7 @@ def flatten(
 ) -> fx.GraphModule:
     """Return the network as one flat graph of named modules; parameters are shared with `model`.
 
-    Its inputs are those for which there is an example: the first ones of forward(), or those called `names`.
+    The inputs of the graph are the inputs of forward() with an example: the first ones, or those called `names`.
 
     If torch.fx cannot trace a network, `torch.export` records it with the example inputs, which fixes all values that
     depend on shapes. If that fails too, parts that cannot be traced stay whole. Such a part is one step, in which
@@ -363,7 +363,7 @@ def placeholders(flat: fx.GraphModule) -> tuple[str, ...]:
 def run(flat: nn.Module, inputs: tuple[torch.Tensor, ...]) -> Any:
     """Run the network and return its outputs, floating-point tensors as FP32.
 
-    They may be a tensor, or any structure of tuples, lists, dicts and dataclasses.
+    The outputs may be a tensor, or any structure of tuples, lists, dicts and dataclasses.
     """
     return _as_float(flat(*inputs))
 

@@ -20,7 +20,7 @@ from qdqtool.errors import InputFileError, UsageError
 def example_of(inputs: Any, network: nn.Module) -> tuple[tuple[torch.Tensor, ...], tuple[str, ...]]:
     """Return example inputs in the order of forward(), and their names. Each has one sample, on the device of the network.
 
-    The names are empty if the inputs came without.
+    The names are empty if the inputs have none.
 
     Raises:
         UsageError: the inputs have another type.

@@ -28,8 +28,8 @@ class QatModel(nn.Module):
     """A network with fake quantizers at the inputs that a placement chose. It shares the weights of the float network.
 
     It has the inputs and outputs of the network. Its state holds weights, scales and the calibration, so that a
-    checkpoint continues in another process. `forward` refuses until there are ranges: rounding with none would
-    destroy the network, and leaving the rounding out would train a float one unseen.
+    checkpoint continues in another process. `forward` raises an error until there are ranges, because training
+    without quantizers would go unnoticed.
 
     Attributes:
         placement: slots with Q/DQ, and the reasons.

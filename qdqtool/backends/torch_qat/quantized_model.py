@@ -124,7 +124,7 @@ class QuantizedModel:
     def table(self, before: CalibrationTable) -> CalibrationTable:
         """Return the table with the current ranges. A tensor without a quantizer keeps its range in `before`.
 
-        It shifts no bias, because the network's own biases include the shifts of calibration.
+        The table has no bias shifts, because the biases of the network include those of calibration.
         """
         return replace(before, ranges=tuple(self._range(entry) for entry in before.ranges), shifts=())
 
@@ -251,7 +251,7 @@ def _wrap(network: nn.Module, path: str, site: Site, quantizer: nn.Module, *, ow
 
     The modules that hold the layer are copied, because the float network keeps them.
 
-    The copies share all parameters and buffers with what they are copies of.
+    The copies share all parameters and buffers with the original modules.
     """
     *above, name = path.split(".")
     holder = network

@@ -81,7 +81,7 @@ def locate(placement: Placement, view: GraphView, flat: fx.GraphModule) -> Sites
 def bias_owners(shifts: Iterable[NodeShift], view: GraphView, flat: fx.GraphModule) -> dict[str, str]:
     """Return, for each ONNX node, the step that holds its bias: a folded BatchNorm, or the layer itself.
 
-    Nodes whose bias belongs to no single step are left out.
+    Nodes whose bias belongs to no single step are omitted.
     """
     finder = _Finder(view, flat)
     owners = {entry.node: finder.bias_owner(view.by_name[entry.node]) for entry in shifts}

@@ -46,7 +46,7 @@ class TrtexecBuilder:
     ) -> tuple[BuildResult, BuildCost]:
         """Build the engine, and write it with trtexec's output and layer information to `request.folder`.
 
-        Ctrl-C ends trtexec and leaves the folder as it was. A failed build leaves its log, and no engine.
+        Ctrl-C ends trtexec and leaves the folder unchanged. A failed build leaves its log, and no engine.
 
         Raises:
             BuildError: trtexec refused, crashed or ran out of time.

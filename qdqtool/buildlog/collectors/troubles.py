@@ -512,7 +512,8 @@ class TroublesCollector:
     def _find_deciding_lines(self, errors: list[_Said], steps: Sequence[int]) -> list[_Said]:
         """Return the earlier log lines that explain the last error.
 
-        A line after which the builder began a new step did not stop it: it decides only if it is known to lead to the error.
+        If the builder began a new step after a line, the line did not stop it. Such a line decides only if it is
+        known to lead to the error.
         """
         leads = {name for _, text in errors if (cause := self._cause(text)) for name in cause.before}
         warned = [(error.line, error.text) for error in self._warnings.values() if error.topic not in _CHAINS]
@@ -567,7 +568,7 @@ def _precedes(unknown: _Said, deciding: _Said, cause: Cause) -> bool:
 def _is_quiet(text: str) -> bool:
     """Return True if a line of another program calls itself a message or a warning.
 
-    Old releases of onnxruntime hand TensorRT's errors on as warnings, so the severity that TensorRT gives decides.
+    Old releases of onnxruntime pass TensorRT's errors on as warnings, so the severity that TensorRT prints decides.
     """
     outer = _LEVEL.search(text, 0, _LEVELLED)
     inner = (

@@ -248,7 +248,7 @@ def differences(first: Cache, second: Cache) -> tuple[Difference, ...]:
 def merge_caches(caches: Sequence[Cache], winner: Winner = "error") -> Cache:
     """Merge the entries of all caches, sorted by tensor; header and format are those of the first cache.
 
-    `winner` decides whose scale is used if caches disagree: no cache's, the first's, the last's, or the largest.
+    If caches disagree on a scale, `winner` decides: an error, the first, the last, or the largest.
 
     Raises:
         UsageError: scales disagree and `winner` is "error".

@@ -37,7 +37,8 @@ _THROUGH: Final = {"HSV": "RGB", "LAB": "RGB", "La": "LA", "RGBa": "RGBA"}
 def shape_image(image: Image, preprocess: Preprocess) -> NDArray[np.uint8] | NDArray[np.float32]:
     """Resize, crop and letterbox an image. Return (height, width, channels) in the colour order of the recipe.
 
-    Values are from 0 to 255 for every mode of picture. Of 16 bits they are float32, so that no grey level is lost.
+    Values are from 0 to 255 for every mode of picture. Pictures of 16 bits become float32, so that no grey level is
+    lost.
 
     Raises:
         UsageError: the crop is larger than the picture, or the picture does not say the range of its values.
@@ -78,8 +79,8 @@ def _ranging_to_255(image: Image, mode: str) -> Image:
 def shaped_size(size: tuple[int, int], preprocess: Preprocess) -> tuple[int, int]:
     """Return the (width, height) of the result of `shape_image`, or of an intermediate image above the limit.
 
-    Nothing is decoded for it: a strip of 1 x 100000 pixels that is resized to 224 at its shorter side is 22 400 000
-    high before anything is cropped.
+    Nothing is decoded. A strip of 1 x 100000 pixels that is resized to 224 at its shorter side would be 22 400 000
+    high before it is cropped.
     """
     if preprocess.resize is not None:
         size = _resized_size(size, preprocess.resize)

@@ -118,7 +118,7 @@ class Images:
 def pictures(folder: Path) -> tuple[Path, ...]:
     """Return the images in a folder and its subfolders, sorted. Links to folders are not followed.
 
-    Entries that vanish meanwhile or may not be read are left out, as a folder of running processes has them.
+    Entries that vanish meanwhile, or that may not be read, are skipped.
     """
     files = (
         Path(place, name)

@@ -74,7 +74,7 @@ def _find_explanation(words: list[str]) -> Explained:
 def _cause(text: str) -> Cause | None:
     """Return the cause of an error text as `parse` reports it for a log with this text; for a question, return the answer.
 
-    None if the words are neither.
+    None if the words are neither an error text nor a known question.
     """
     from qdqtool import buildlog
     from qdqtool.trt.causes import by_name, diagnosis, question_of

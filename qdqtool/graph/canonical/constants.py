@@ -36,7 +36,7 @@ _log = logging.getLogger(__name__)
 def computable(node: onnx.NodeProto) -> bool:
     """Return True if the outputs of a node depend on its inputs alone: no randomness, no control flow, no custom operator.
 
-    Q/DQ nodes do too, but must be there for TensorRT to see.
+    Q/DQ nodes do not count, because TensorRT must see them.
     """
     foreign = node.domain not in {"", "ai.onnx"}
     return not foreign and node.op_type not in NOT_FOLDED and not any(True for _ in bodies(node))

@@ -42,8 +42,9 @@ _ROUNDED = re.compile(
 def settle(graph: onnx.GraphProto) -> dict[str, int]:
     """Replace dynamic input dimensions by the only length that fits; return the length of each replaced symbol.
 
-    Takes a graph whose shapes are inferred; expressions of the symbol stay until shapes are inferred again. A symbol of
-    which two nodes demand two lengths keeps its name: that model does not run, and a runtime says so best.
+    The graph must have inferred shapes. Expressions of a replaced symbol stay until shapes are inferred again. If two
+    nodes demand different lengths of a symbol, it keeps its name: the model does not run, and a runtime reports that
+    best.
     """
     free = {name for value in graph.input for name in _name_dims(value) if isinstance(name, str)}
     demanded: dict[str, set[int]] = defaultdict(set)
@@ -219,7 +220,7 @@ def _write_defaults(light: onnx.ModelProto) -> None:
 def infer_again(proto: onnx.ModelProto, path: Path) -> str | None:
     """Infer like `infer`, but use the file's own shapes only for tensors that inference cannot determine.
 
-    Exporters note shapes that are wrong, of the sample they traced or of a tensor that was renamed since.
+    Exporters write wrong shapes: of the sample that they traced, or of a tensor that was renamed since.
 
     Raises:
         InputFileError: as `infer`.
@@ -243,9 +244,10 @@ def infer_again(proto: onnx.ModelProto, path: Path) -> str | None:
 def infer_types(proto: onnx.ModelProto) -> onnx.GraphProto:
     """Return the main graph with the type of every tensor that inference can determine, also in bodies.
 
-    Heavy weights are inputs.
+    Heavy weights become inputs of the graph.
 
-    The graph itself where the model notes all types. Types that inference does not know are as the model notes them.
+    The result is the graph itself if the model states all types. Types that inference does not know are as the model
+    states them.
     """
     graph = proto.graph
     noted = {value.name for value in (*graph.value_info, *graph.output) if value.type.tensor_type.elem_type}

@@ -70,10 +70,7 @@ class Means:
         return replace(self, model=model)
 
     def of(self, values: Sequence[Mapping[str, NDArray[Any]]]) -> dict[str, NDArray[np.float32]]:
-        """Return the mean outputs of each node, (samples, channels), without the biases of convolutions.
-
-        They are of shape (samples, channels).
-        """
+        """Return the mean outputs of each node, (samples, channels), without the biases of convolutions."""
         # Layers that read the same tensor share its means.
         rows = {
             name: np.stack([_of_channels(returned[name]) for returned in values])
@@ -287,7 +284,7 @@ def _rank_nodes(model: Model, edit: Edit, nodes: Collection[str]) -> list[tuple[
 def _rank(view: GraphView, node: onnx.NodeProto) -> int:
     """Return the number of dimensions of a layer's output; 0 if unknown.
 
-    Shapes may be lost after a Reshape to a computed shape (exports of PaddlePaddle); a convolution writes as many
+    Shapes may be unknown after a Reshape to a computed shape (exports of PaddlePaddle). A convolution writes as many
     dimensions as its weights have.
     """
     sized = node.input[1] if node.op_type in CONVOLUTIONS else node.output[0]
@@ -430,7 +427,7 @@ def _inside(
 ) -> NDArray[np.float32] | None:
     """Return the share of output positions at which each kernel tap reads the image and not padding, (1, 1, *kernel).
 
-    None if all do, or the size of the image is not known.
+    None if all taps read the image at every position, or if the size of the image is unknown.
     """
     attributes = {field.name: helper.get_attribute_value(field) for field in node.attribute}
     kernel = [size for size in weight[2:] if isinstance(size, int)]

@@ -122,7 +122,7 @@ def _split_stages(
 def piece(proto: onnx.ModelProto, stage: CutStage, values: Mapping[str, NDArray[Any]]) -> onnx.ModelProto:
     """Return the nodes of a stage as a model. The values in `values` give the types of its inputs.
 
-    Weights that wait in files stay there.
+    Weights in files stay there.
     """
     model = onnx.ModelProto()
     copy_fields(proto, model, skip={"graph"})
@@ -158,7 +158,7 @@ def reachable(
 def computable(model: Model, computed: AbstractSet[OperatorName]) -> Model:
     """Return the part of a model that needs no plug-in operators other than `computed`; the model itself if it needs none.
 
-    Its outputs are the model's that can be computed, then what enters the operators that cannot.
+    The outputs are those of the model that can be computed, then the inputs of the operators that cannot.
     """
     proto = model.proto
     lacking = foreign_operators(proto) - computed

@@ -193,7 +193,7 @@ def _ifs(proto: onnx.ModelProto) -> list[onnx.NodeProto]:
 def jitter_scales(model: Model, seed: int, reach: float) -> Model | None:
     """Change every FP32 activation scale by a random share of at most `reach`, drawn with `seed`.
 
-    None if there is no such scale.
+    Return None if the model has no such scale.
     """
     edit = Edit(model)
     draw = np.random.default_rng(seed)

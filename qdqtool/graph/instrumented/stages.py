@@ -154,7 +154,8 @@ class StagedModel:
     def sizes(self, fed: Mapping[str, tuple[int, ...]]) -> dict[str, int] | None:
         """Return the bytes of every tensor that one stage passes to a later one, for inputs of these shapes; None if unknown.
 
-        Shape inference often stops before the outputs: those count as much as the largest tensor that is known.
+        Shape inference often stops before the outputs. Their tensors count as much as the largest tensor of known
+        size.
         """
         unknown: list[str] = []
         bound: dict[int | str, int] = {
@@ -209,7 +210,7 @@ class StagedModel:
     ) -> bytes:
         """Return consecutive stages as the bytes of an ONNX file, with these nodes quantized and the others float.
 
-        With weights that are `stored` it belongs beside them.
+        If weights are `stored`, the file must be beside them.
         """
         nodes = [self._form(node, node.name in quantized) for number in part for node in self._pieces[number]]
         needed = self._with_pairs(nodes, stored)

@@ -64,7 +64,7 @@ def byte_size(tensor: onnx.TensorProto) -> int | None:
 def flaw(tensor: onnx.TensorProto) -> str | None:
     """Return the contradiction between a tensor's type, shape and stored values; None if they agree.
 
-    External data is not looked at.
+    External data is not checked.
     """
     name = type_name(tensor)
     if not name or name == "UNDEFINED":
@@ -303,8 +303,8 @@ def sections(value: NDArray[Any]) -> Iterator[NDArray[Any]]:
 def bits(value: NDArray[Any], element: int) -> NDArray[np.uint16]:
     """Return the values of an array in the 16-bit type `element`, little-endian, each rounded to nearest even.
 
-    Too large values become the largest number, and values that would become zero become the smallest number, so that
-    an epsilon still protects its division. Infinities and NaN stay.
+    Values that are too large become the largest number. Values that would become zero become the smallest number, so
+    that an epsilon still protects its division. Infinities and NaN stay.
     """
     rounded = np.empty(value.size, "<u2")
     begin = 0

@@ -27,7 +27,7 @@ _log = logging.getLogger(__name__)
 def disagreement(proto: onnx.ModelProto) -> str | None:
     """Return onnx's message about the first node whose types or shapes do not fit; None if all nodes fit.
 
-    If inference takes more memory or time than a model of its size may take, nothing is known, and the result is None.
+    If inference exceeds the memory or time for a model of this size, the result is None.
     """
     try:
         run_pass("judge", skeleton(proto)[0])
@@ -99,7 +99,7 @@ def weight_bytes(model: Model) -> int:
 def save_split(model: Model, path: Path) -> None:
     """Write the model with its weights beside it, without a second copy of the weights in memory.
 
-    Weights first, under a name made of their content, so that no reader ever finds a mix of old and new.
+    The weights are written first, under a name made of their content, so that no reader finds a mix of old and new.
     """
     _, heavy = skeleton(model.proto)
     _save(model, path, path.with_name(f"{path.name}.{_digest(heavy)[:12]}.data"), lasting=True)

@@ -250,7 +250,7 @@ class AttentionWriter:
     def _guard_rows(self, tensor: str, word: str, result: str = "") -> str:
         """Return the attention result with zeros for queries whose keys are all masked.
 
-        Only masks of (queries, keys) can have such queries.
+        Such queries exist only with masks of (queries, keys).
         """
         if "answered" not in self.stages:
             return tensor

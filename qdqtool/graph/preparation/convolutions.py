@@ -41,9 +41,9 @@ _EPSILON = 1e-5
 def fold_batchnorm(edit: Edit) -> int:
     """Fold each BatchNormalization into the weight and bias of the layer before it, if possible; return their number.
 
-    Foldable: inference mode, constant statistics, and alone in reading the output of a Conv, ConvTranspose or Gemm
-    with constant weight and bias. The weighted node takes over the output name. Computed in float64:
-    w' = w * g / sqrt(var + eps) per output channel, b' = (b - mean) * g / sqrt(var + eps) + shift.
+    A BatchNormalization is foldable in inference mode, with constant statistics, if it is the only reader of a Conv,
+    ConvTranspose or Gemm with constant weight and bias. That node takes over the output name. Computed in float64: w'
+    = w * g / sqrt(var + eps) per output channel, b' = (b - mean) * g / sqrt(var + eps) + shift.
     """
     pinned = edit.pinned
     several = {name for name, readers in edit.consumers().items() if len(readers) > 1} | pinned
@@ -158,8 +158,8 @@ _DEPTH_TO_SPACE = 11
 def write_convolutions(edit: Edit, view: GraphView, *, strided: bool) -> int:
     """Turn ConvTranspose nodes with constant weights into Conv nodes; return their number.
 
-    Left alone: an output shape instead of paddings, automatic paddings, paddings larger than the kernel reaches (which a
-    Conv cannot have), and strides with dilations, or that differ along axes of unknown size.
+    A node stays if it has an output shape instead of paddings, automatic paddings, paddings larger than the kernel
+    reaches (which a Conv cannot have), strides with dilations, or strides that differ along axes of unknown size.
 
     Args:
         edit: what is changed.

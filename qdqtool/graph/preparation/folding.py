@@ -221,7 +221,7 @@ def _find_taken_branch(node: onnx.NodeProto, values: dict[str, NDArray[Any]]) ->
 def _inline(edit: Edit, node: onnx.NodeProto, branch: onnx.GraphProto) -> None:
     """Copy the nodes of a branch into the graph that contains the If.
 
-    Its outputs take the If's names; all other tensors get unused names.
+    The outputs of the branch get the names of the If's outputs; all other tensors get unused names.
     """
     renamed: dict[str, str] = {}
     for tensor in branch.initializer:
@@ -266,8 +266,8 @@ def _rename(node: onnx.NodeProto, renamed: dict[str, str]) -> None:
 def bypass(edit: Edit, view: GraphView) -> int:
     """Remove nodes that change nothing, and connect their consumers to the inputs; return the number of removed nodes.
 
-    A node that makes a pinned tensor stays unless the maker of its input can write that tensor itself.
-    `view` shows the model that `edit` was opened on.
+    A node that makes a pinned tensor stays, unless the node before it can write that tensor. `view` shows the model
+    that `edit` was opened on.
     """
     pinned = edit.pinned
     source: dict[str, str] = {}

@@ -128,8 +128,8 @@ class _Mask:
 def bound_masks(edit: Edit, view: GraphView) -> int:
     """Write computed masks as a choice between scores and -30000, without guards; return the number of changed masks.
 
-    Computes the same if all scores are above -29 000. Masks stay if something else reads masked scores, and if a tensor of floats
-    that is not computed from a condition is added.
+    The result is equal if all scores are above -29 000. A mask stays if another node reads masked scores, or if it
+    adds a float tensor that is not computed from a condition.
     """
     guards = {softmax.name: guard for guard, softmax in _guards(edit, view)}
     rows: dict[tuple[str, int, bool], str] = {}

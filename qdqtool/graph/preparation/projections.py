@@ -121,7 +121,7 @@ def _part(edit: Edit, view: GraphView, node: Node) -> _Projection | None:
 def _only_product(view: GraphView, tensor: str, way: list[str]) -> tuple[Node, int] | None:
     """Return the only consumer of a tensor, after layout, casts and constant scaling, if it multiplies two run-time values.
 
-    Adds the tensors up to it to `way`.
+    The tensors on the way are added to `way`.
     """
     for _ in range(_FARTHEST):
         way.append(tensor)
@@ -227,7 +227,7 @@ def _is_scored(view: GraphView, product: Node) -> bool:
 def _behind(view: GraphView, tensor: str, way: list[str]) -> Node | None:
     """Return the only consumer of a tensor, after operators that move values, if it is a MatMul with a weight matrix.
 
-    Adds the tensors up to it to `way`.
+    The tensors on the way are added to `way`.
     """
     for _ in range(_FARTHEST):
         way.append(tensor)

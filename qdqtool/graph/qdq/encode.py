@@ -65,7 +65,8 @@ def storable_as(scale: NDArray[Any], dtype: DType) -> NDArray[np.float32]:
 def made_distinct(scale: NDArray[Any], dtype: DType, number: int) -> NDArray[np.float32]:
     """Return scales that differ from `scale` and from the result for any other `number`, by the smallest steps.
 
-    Copy 1 has the first scale one step larger, copy 2 the second, and so on; with more copies than scales two steps.
+    Number 1 has its first scale one step larger, number 2 its second scale, and so on; with more numbers than scales,
+    two steps.
     """
     here = storable_as(scale, dtype).copy()
     rounds, place = divmod(number - 1, here.size)
@@ -128,7 +129,7 @@ def decode(
 ) -> NDArray[Any]:
     """Return the values that stored values represent, in a float type; the reverse of `encode` with zero point 0.
 
-    What the type cannot hold becomes infinite, as it does in a runtime.
+    Values beyond the float type become infinite, as in a runtime.
     """
     folded = _fold_blocks(stored.astype(np.float32), axis, block)
     facing = _facing(scale.astype(np.float32), folded.ndim, axis, block)

@@ -41,7 +41,7 @@ def behind_pairs(view: GraphView, tensor: str) -> str:
 def find(model: Model) -> tuple[QdqPair, ...]:
     """Find every Q/DQ pair: one entry per DequantizeLinear, plus each QuantizeLinear without a DequantizeLinear.
 
-    In graph order. Scales are read if they are constant; nothing is checked.
+    The pairs are in graph order. Scales are read if they are constant; nothing is checked.
     """
     view = model.view
     pairs = []

@@ -84,7 +84,7 @@ def with_stored_caches(model: Model, floats: GraphView, placement: Placement) ->
 def detach_caches(model: Model) -> tuple[Model, dict[str, _Numbers]]:
     """Return the model without the Q/DQ of stored caches, so that only Q/DQ for the arithmetic remains.
 
-    Beside it what `attach_caches` needs: scale and zero point of each input and output that was stored.
+    Also return what `attach_caches` needs: scale and zero point of each input and output that was stored.
     """
     caches = stored_caches(model.view)
     if not caches:

@@ -37,8 +37,8 @@ class _IrregularError(Exception):
 def lift(model: Model) -> tuple[QuantizedGraph, tuple[str, ...]]:
     """Return the float graph of a Q/DQ model with its assignment, and the nodes that stay quantized, in graph order.
 
-    Quantization stays if it is not the symmetric one of a slot by constants. `lower` of the result computes what the model
-    computes.
+    Quantization stays in the graph unless it is symmetric, belongs to one node input, and has constant parameters.
+    `lower` of the result computes the same as the model.
     """
     reader = _Reader(model)
     for node in model.view.nodes:

@@ -36,9 +36,9 @@ def unquantize(model: Model, names: Iterable[str]) -> Model:
     """Return the model with float inputs at the nodes with these names; Q/DQ without consumers is removed.
 
     A Q or DQ with one of these names becomes float for all of its consumers. If it makes a model output, the model
-    returns the float tensor. Float tensors after Q and DQ are read directly; stored constants after DQ, whatever
-    their format, become float constants of the same value. Other readers of a pair keep it. A constant that was
-    subtracted before Q is added back.
+    returns the float tensor. Consumers read the float tensor before Q and DQ; stored constants before a DQ become
+    float constants of equal value. Other readers of a pair keep it. A constant that was subtracted before Q is added
+    back.
     """
     shifted = with_zero_points(model)
     if shifted is not model:

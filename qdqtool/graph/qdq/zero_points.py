@@ -274,7 +274,7 @@ class ConstantWriter:
     def _hold(self, node: onnx.NodeProto, constant: float, index: int = 0, *, owner: str) -> None:
         """Record that a node's output is smaller by `constant`, because of the Q/DQ pair of `owner`.
 
-        A pinned name gets its full value back.
+        A tensor whose name must stay gets its full value back.
         """
         name = node.output[index]
         if not constant or not name:

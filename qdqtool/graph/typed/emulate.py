@@ -131,7 +131,7 @@ def holds_narrow(source: Model | Path | bytes) -> bool:
 def _narrow_types(graph: onnx.GraphProto) -> Iterator[int]:
     """Yield the narrow types that a graph names: in inputs, outputs, constants, attributes and bodies.
 
-    All others follow from them.
+    The types of all other tensors follow from them.
     """
     yield from (tensor.data_type for tensor in graph.initializer if tensor.data_type in _WORDS)
     kinds = (value.type.tensor_type.elem_type for value in (*graph.input, *graph.output))

@@ -191,8 +191,8 @@ def _signature(op: str, opset: int, word: str) -> Signature:
 def rounded_scales(edit: Edit, forms: Forms) -> frozenset[str]:
     """Return the scales of narrow Q/DQ pairs: Q and DQ must use one value, which the narrow type represents.
 
-    Scales of integers that are stored are not among them: they are rounded to the nearest number, which changes the
-    constant by less than its own rounding.
+    Scales of stored integers are not included: they are rounded to the nearest number, which changes the constant by
+    less than its own rounding.
     """
     pairs: list[tuple[frozenset[str], bool]] = []
     for node in edit.nodes:
@@ -227,8 +227,8 @@ _FINE = frozenset({"int16", "uint16", "int32"})
 def rescale_integers(model: Model, narrow: Narrow) -> Model:
     """Replace the scales of stored integers if rounding them to the narrow type would change the gain.
 
-    That is so for tiny scales in FP16 (below 2**-20), as dead channels have them, and for INT32 biases. Nothing else
-    is changed: other scales are rounded to the nearest number when they are stored.
+    This happens for tiny scales in FP16 (below 2**-20), as dead channels have, and for INT32 biases. Other scales are
+    rounded to the nearest number when they are stored.
     """
     edit = Edit(model)
     changed = 0

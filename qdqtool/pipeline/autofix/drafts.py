@@ -164,8 +164,8 @@ class Placed(_Draft):
     def allowed_by(self, settings: Sequence[str], edits: Edits) -> tuple[SlotEdit, ...]:
         """Return the edits of float inputs that placement would quantize with these recipe values.
 
-        A tensor that has a range keeps it, and shares it with the tensors that are tied to it; the ranges of others are still
-        to be measured. () if one of the inputs is stored in blocks, for which there are no edits.
+        A tensor with a range keeps it, and shares it with the tensors that have the same scale; other ranges must be
+        measured. The result is () if one of the inputs is stored in blocks, for which there are no edits.
 
         Raises:
             UsageError: the recipe does not allow these values.
@@ -316,7 +316,7 @@ class Ranges:
     def resolve(self, edits: Iterable[SlotEdit]) -> Resolved | str:
         """Return the edits with their scales; if a scale cannot be measured, return the reason.
 
-        An edit with a limit is left out if the tensor fills most of the range it has.
+        An edit with a limit is omitted if the tensor fills most of its present range.
         """
         resolved, guessed = [], []
         edits = tuple(edits)

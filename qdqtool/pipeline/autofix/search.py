@@ -138,7 +138,7 @@ class FixSearch:
 
         Candidates for INT8 come before those that save kernels.
 
-        Groups that did not help as a whole are taken apart when every other candidate has had its build.
+        Groups that did not help as a whole are split after every other candidate was built.
         """
         goals = set(Goal) if self._measures else set(Goal) - {Goal.CLOSER}
         halved = {attempt.candidate.key for half in self._halves for attempt in half}
@@ -155,7 +155,8 @@ class FixSearch:
     def _group(self, waiting: Sequence[Candidate], goal: Goal) -> list[_Attempt]:
         """Return candidates with one goal whose subjects and inputs are all different.
 
-        Of those whose gain shows in the whole engine only, the candidates of one rule: others might hide it.
+        Candidates whose gain shows only in the whole engine must be from one rule, because others might hide the
+        gain.
         """
         group: list[_Attempt] = []
         subjects: set[str] = set()

@@ -203,7 +203,7 @@ def weigh_ties(shares: Mapping[str, tuple[float, ...]]) -> dict[str, float]:
 def mean_table(tables: Mapping[str, CalibrationTable], weights: Mapping[str, float]) -> CalibrationTable:
     """Return the table of mean ranges of several tables, without bias shifts.
 
-    Each range names its candidates; the first one, that of highest weight, is its calibrator.
+    Each range names its candidates; its calibrator is the candidate with the highest weight.
     """
     rows = [tables[name].by_tensor() for name in weights]
     shares = [*weights.values()]

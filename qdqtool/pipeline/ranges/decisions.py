@@ -253,10 +253,11 @@ def _equalized_if_better(
 ) -> FinalTable:
     """Return the table of the network with equalized channels, if a gain is predicted and the outputs gain enough.
 
-    A way that may cost kernels must gain more.
+    An equalization that may cost kernels must gain more.
 
-    If it has outlier channels, also try the ways that a recipe can name for these, and take the one with the least noise. All
-    tables are compared on the samples that choose calibrators, and the gain must be significant for all ways together.
+    If the network has outlier channels, also try the equalizations that a recipe can name, and take the one with the
+    least noise. All tables are compared on the samples that choose calibrators, and the gain must be significant for
+    all of them together.
     """
     kept = FinalTable(table=plain, histograms=request.histograms)
     model, placement, samples = request.model, request.placement, request.samples
@@ -350,7 +351,7 @@ def _promising_by_mul(
 ) -> tuple[Scalable, ...]:
     """Return the tensors of `scalable_by_mul` if a few samples predict much less noise for one of them; else ().
 
-    The samples have to be run: constants do not show how large the channels after a Gelu are.
+    The samples must run, because constants do not show how large the channels after a Gelu are.
     """
     if not request.recipe.place.builder.is_rtx:
         return ()
@@ -495,7 +496,8 @@ class _Maker:
     ) -> tuple[Judged, Records]:
         """If rounding weights to nearest made most of the noise, round by `gptq` and choose the ranges again.
 
-        Their noise hid the differences between calibrators. The first choice stays, unless the second is significantly better.
+        The noise of the weights hid the differences between calibrators. The first choice stays, unless the second is
+        significantly better.
         """
         if rounded is nearest or rounded.best.decibel - nearest.best.decibel < _HIDDEN_DB:
             return rounded, ()

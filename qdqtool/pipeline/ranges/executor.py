@@ -115,7 +115,8 @@ class TrialSession:
     ) -> TriedTable:
         """Run a table on some samples and measure its noise; shift its biases if the recipe corrects them.
 
-        The noise is over the signal of these, or of all `among` which they are the first.
+        The noise is relative to the signal of these samples, or of all samples in `among`, of which these are the
+        first.
         """
         among = among or samples
         if self._corrected is not None and samples:
@@ -177,7 +178,7 @@ class TrialSession:
     ) -> list[TriedTable]:
         """Measure the output noise of several tables on these samples; noisy tables may stop early.
 
-        Return the finished ones, the least noisy first, then those that stopped early.
+        Return the finished tables, the least noisy first, then those that stopped early.
 
         With `some_leave`, a table stops if it is significantly noisier than the best one on the samples that both
         ran. If samples run one by one, a table also stops if its noise exceeds the noise of a finished table. The
@@ -234,7 +235,7 @@ class TrialSession:
     def at_once(self, judgements: int = 1) -> tuple[Sample, ...]:
         """Return the samples for one evaluation of a table, as many as the budget allows for this number of evaluations.
 
-        The number is limited by the session, and by the budget for `judgements` of them.
+        The number is limited by the session, and by the budget for `judgements` evaluations.
         """
         most = (self.budget.most - self.budget.spent) // max(1, judgements)
         if self._corrected is not None:
@@ -349,7 +350,7 @@ class TrialSession:
     ) -> tuple[float, ...]:
         """Return the output noise of the samples from number `first` on, relative to the signal of all samples.
 
-        `outputs` has the outputs of each one.
+        `outputs` has the outputs of each sample from `first` on.
         """
         expected = [self.reference.outputs(sample) for sample in samples]
         if not expected:

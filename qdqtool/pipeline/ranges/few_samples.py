@@ -80,7 +80,8 @@ of a small model.
 class _Candidate(OutputNoise):
     """A calibrator with a margin: its ranges from all samples, and from all samples except one part.
 
-    Its noise is halved between ranges of all samples and ranges of some that a sample had no part in.
+    Its noise is half the noise with ranges of all samples, plus half the noise with ranges that a sample had no part
+    in.
 
     Attributes:
         name: calibrator and margin.
@@ -96,9 +97,9 @@ class _Candidate(OutputNoise):
 def most_inferences(whole: int) -> int:
     """Return the largest number of inferences that a choice of ranges with `whole` samples needs.
 
-    Each sample runs twice under every calibrator, the margins of two calibrators and their mean, and once under the
-    result. The run in the float model is counted elsewhere. If samples run one by one, a walk over the layers with 8
-    samples also shifts the biases of each candidate.
+    Each sample runs twice with every calibrator, with the margins of two calibrators and with their mean, and once
+    with the result. The run of the float model is counted elsewhere. If samples run one by one, a walk over the
+    layers with 8 samples also shifts the biases of each candidate.
     """
     return (5 + 2 * (len(competing()) + WIDENED * len(MARGINS))) * whole
 
@@ -108,9 +109,8 @@ def parts_of(
 ) -> tuple[Histograms, ...]:
     """Collect histograms of each part of the samples; () if the choice for few samples does not apply.
 
-    () if this choice is not for them.
-
-    `whole` is how many samples there were. Ranges that the recipe sets, by name or by a factor, are left to it.
+    `whole` is the number of samples before damaged ones were left out. If the recipe sets ranges by name or by a
+    factor, the choice for few samples does not apply.
 
     Raises:
         InputFileError: as the runners.
@@ -246,7 +246,7 @@ def _average_tied(
 ) -> _Candidate:
     """Return the mean of all candidates that are statistically tied with the best.
 
-    The least noisy one if the mean is significantly noisier.
+    If the mean is significantly noisier, return the least noisy candidate.
     """
     least_noisy = min(tried, key=lambda candidate: candidate.noise)
     alike = weigh_ties({candidate.name: candidate.shares for candidate in tried})

@@ -225,7 +225,7 @@ class Reference:
     def _measure_outputs(self, *, free: bool) -> bool:
         """Run the float model on all samples.
 
-        Return True if `free`, and a batch of two samples gives the outputs of each.
+        Return True if `free`, and if a batch of two samples gives the outputs of each sample.
         """
         watched = channel_means(returning(self._model, self._scores), self.layers if free else (), free=free)
         runner = open_model(watched.model, description="float model", crowded=True)

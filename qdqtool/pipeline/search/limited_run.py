@@ -152,7 +152,7 @@ def _search_limit(
 def _lacking(report: Report, limit: Limit) -> Limit:
     """Return by how many points and dB the built model misses the limit.
 
-    A node that is excluded may take the pairs of its neighbours along, which a search that switches nodes does not see.
+    An excluded node may also lose the Q/DQ of its neighbours, which a search that switches nodes does not see.
     """
     comparison = report.comparison
     task = comparison.task[0] if comparison and comparison.task else None
@@ -167,7 +167,7 @@ def _lacking(report: Report, limit: Limit) -> Limit:
 def _room(result: FloatLimit) -> Limit:
     """Return the margin between the accuracy of the chosen float nodes and its bound for unseen samples.
 
-    Other formats of its nodes need this margin too.
+    Other formats of these nodes need this margin too.
     """
     chosen = result.chosen
     task, sqnr_db = (chosen.task, chosen.sqnr_db) if chosen else (None, None)

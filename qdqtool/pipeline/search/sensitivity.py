@@ -223,8 +223,8 @@ def _off(estimate: Mapping[str, SubsetOutcome], exact: Mapping[str, SubsetOutcom
 def _widen_interval(guess: SubsetOutcome, off: Sequence[float]) -> tuple[float, float] | None:
     """Return the interval of a noise estimate: over the samples, widened by the largest error of other estimates.
 
-    Few equal samples say little about others. Nodes of this network that ran on all samples show how much this
-    matters. None if the interval is unknown, or too wide to say anything.
+    Few equal samples say little about others. Nodes of this network that ran on all samples show the effect. None if
+    the interval is unknown, or too wide to be useful.
     """
     level, ends = guess.decibel, guess.decibel_interval
     if level is None or (ends is None and not off):

@@ -84,9 +84,9 @@ class SampleRun:
 class RunStore:
     """Results of runs, by sample and by a key that is unique for a set of nodes.
 
-    With a `path` they are also in a file of one line per sample and batch of runs, on disk before `write` returns. The first
-    line holds `key`, a digest of everything the runs depend on; with another key the file is replaced. A line that was cut off
-    is left out.
+    With a `path`, the results are also in a file, with one line per sample and batch of runs, on disk before `write`
+    returns. The first line holds `key`, a digest of everything the runs depend on; with another key the file is
+    replaced. An incomplete line is ignored.
 
     Raises:
         InputFileError: the file cannot be written.
@@ -299,7 +299,7 @@ class TrialRunner:
     def remember_worst(self, outcome: SubsetOutcome, samples: SampleSource) -> None:
         """Keep the worst samples of a subset in memory: as many as fit, but at least 8.
 
-        There is room if all are as large as the first one.
+        The number that fits is estimated from the first sample.
         """
         if len(outcome.runs) <= _WORST[0]:
             return

@@ -132,7 +132,7 @@ class StagedRunner:
     ) -> Iterator[tuple[str, Sequence[Tensors]]]:
         """Yield each subset's name with its outputs for all samples. Subsets with a common beginning follow each other.
 
-        The first subset comes first.
+        The first subset is yielded first.
 
         Raises:
             InputFileError: a sample does not fit, or the model fails on it.

@@ -190,7 +190,8 @@ def alone_beside(path: Path) -> Iterator[None]:
 def _patience(url: str) -> dict[str, int]:
     """Return driver options that limit the waiting time on a dead connection, for example through a dead router.
 
-    Half a minute without a message and the connection counts as lost; SQLite waits as long for another process's lock.
+    After half a minute without a message, the connection counts as lost. SQLite waits as long for another process's
+    lock.
     """
     if url.startswith("sqlite:"):
         return {"timeout": 30}

@@ -147,7 +147,8 @@ class Study:
     def revive(self) -> None:
         """Give up trials that dead workers of this machine, Ctrl-C or a lost connection left unfinished.
 
-        Call it between trials only: whatever this process seems to be running then is lost. Its choice is free again.
+        Call it between trials only: a trial that this process seems to be running then is lost. Its choice can be
+        tried again.
         """
         import optuna
 
@@ -350,7 +351,7 @@ class ExpectedGain(BaseSampler):  # type: ignore[misc]
 def next_choice(space: Space, trials: Sequence[Any]) -> Choice | None:
     """Return the untried configuration with the largest expected gain; None if none is left.
 
-    `trials` are those of the study.
+    `trials` are the trials of the study.
     """
     taken = [choice_of(trial) for trial in trials if _counts(trial)]
     tried = {_choice_key(choice) for choice in taken}

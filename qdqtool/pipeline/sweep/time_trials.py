@@ -231,7 +231,7 @@ def watch(*command: str) -> "tuple[subprocess.CompletedProcess[str], list[float]
 def gpu_state() -> "list[float]":
     """Return the clock of the GPU in MHz and its temperature in degrees Celsius; empty if the machine does not show both.
 
-    A Jetson shows them in files of the Linux kernel, other machines through nvidia-smi.
+    A Jetson shows both in files of the Linux kernel, other machines through nvidia-smi.
     """
     clocks = [path for kind in JETSON for path in Path("/sys/class/devfreq").glob(f"*.{kind}/cur_freq")]
     zones = [path.parent for path in Path("/sys/class/thermal").glob("*/type") if "gpu" in read(path).lower()]
