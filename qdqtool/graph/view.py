@@ -185,7 +185,7 @@ class GraphView:
 
 
 def node_of(proto: onnx.NodeProto, position: int = 0) -> Node:
-    """Return a node as plain values."""
+    """Return a node of an ONNX protobuf as a `Node` with plain Python values."""
     return Node(
         name=proto.name,
         op=proto.op_type,

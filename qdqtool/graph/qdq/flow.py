@@ -68,7 +68,7 @@ class Flow:
 
     @cached_property
     def lifted(self) -> QuantizedGraph:
-        """Float graph without the regular Q/DQ, and the quantization of each node input; nodes keep their names."""
+        """The float graph without Q/DQ that has a standard form, and the quantization of each node input."""
         return lift(self._model)[0]
 
     @cached_property

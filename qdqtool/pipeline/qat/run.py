@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class QatRequest:
-    """Parameters of a training.
+    """Parameters of a quantization-aware training.
 
     Attributes:
         recipe: the method; its section `qat` names the network and its data.

@@ -128,7 +128,9 @@ class SlowerPatterns:
     def weigh(
         self, timing: Timing, pattern: tuple[str, ...], place: str
     ) -> tuple[TimeGain | None, bool, str]:
-        """Return the gain of an edit, whether the engine became faster, and both in words. If it became slower, remember the pattern.
+        """Return the gain of an edit, whether the engine became faster, and both in words.
+
+        If the engine became slower, remember the edit's pattern.
 
         There is no gain if kernel launches are the bottleneck.
 

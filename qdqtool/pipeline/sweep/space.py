@@ -160,7 +160,7 @@ def _is_own(key: str) -> bool:
 
 
 def _write_value(key: str, value: object) -> str:
-    """Return one value of a key as a separate setting."""
+    """Return one value of a sweep key as a setting of the recipe."""
     if key.startswith(FORMATS_OF):
         return _setting(FORMATS_OF.removesuffix("."), {key.removeprefix(FORMATS_OF): value})
     return _setting(key, value)

@@ -1,4 +1,4 @@
-"""The storage for the study of a sweep. It reports failures as plain errors."""
+"""The storage for the study of a sweep. Failures of the storage become errors with a fix."""
 
 from __future__ import annotations
 
