@@ -28,7 +28,7 @@ from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.preparation.prepare import prepare, prepare_as_placed
 from qdqtool.graph.qdq.changes import with_changes
 from qdqtool.graph.view import Model
-from qdqtool.pipeline.preparations import with_known_inputs
+from qdqtool.pipeline.preparations import input_notes, with_known_inputs
 from qdqtool.pipeline.random_shapes import opener, samples_for
 from qdqtool.pipeline.ranges.decisions import TableRequest, final_tables
 from qdqtool.pipeline.ranges.equalization import channel_findings, equalization_or_note
@@ -85,6 +85,11 @@ class Calibration:
         self.request = replace(request, recipe=recipe)
         self.histograms: dict[str, Histograms] = {}
         self._float_pass: FloatPass | None = None
+
+    @property
+    def input_notes(self) -> tuple[str, ...]:
+        """Notes on the preparation of pictures; () for arrays."""
+        return input_notes(self.request.recipe)
 
     @cached_property
     def model(self) -> Model:

@@ -31,7 +31,7 @@ from qdqtool.graph.typed.narrow import NARROW, Types
 from qdqtool.graph.view import GraphView, Model
 from qdqtool.pipeline.comparing import noise_inside
 from qdqtool.pipeline.datacheck import CURED, level_against
-from qdqtool.pipeline.preparations import with_known_inputs
+from qdqtool.pipeline.preparations import input_notes, with_known_inputs
 from qdqtool.pipeline.random_shapes import opener, samples_for
 from qdqtool.pipeline.recipe_mistakes import refuse_unmatched
 from qdqtool.pipeline.writing import or_without, run_plainly, write
@@ -248,6 +248,7 @@ def convert_file(
         recipe = with_known_inputs(recipe, samples, model, opened=lambda: opened)
         source = samples_for(samples, opened.view.inputs, recipe, opener(opened))
         reach, notes = reach_or_note(opened, options.types, source, options.overflow_samples, on_progress)
+        notes = (*input_notes(recipe), *notes)
     result, conversion = convert(opened, options, reach)
     write(result, out, step="convert")
     return replace(conversion, notes=(*conversion.notes, *notes))

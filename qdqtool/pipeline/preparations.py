@@ -35,6 +35,7 @@ from qdqtool.pipeline.datacheck import sample_set
 from qdqtool.pipeline.preparation_trials import ROUNDS, compare_preparations
 from qdqtool.pipeline.recipes import inspect
 from qdqtool.pipeline.recipes import load as load_recipe
+from qdqtool.report.words import input_rows
 from qdqtool.runtime.runner import open_model as open_float
 
 log = logging.getLogger(__name__)
@@ -167,6 +168,11 @@ def assumptions(recipe: Recipe, profiles: tuple[InputProfile, ...]) -> tuple[Ass
         for profile in profiles
     ]
     return tuple(entries)
+
+
+def input_notes(recipe: Recipe) -> tuple[str, ...]:
+    """Return a note on the preparation of pictures for each source of its values; () for arrays."""
+    return tuple(f"inputs: {text}" for _, text in input_rows(assumptions(recipe, ())))
 
 
 def read_stated(model: Model, path: Path) -> tuple[Values, str]:

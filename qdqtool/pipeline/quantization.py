@@ -121,6 +121,5 @@ class QuantizationJob:
         quantized = mark_provenance(
             insert_for_engine(self.model, self.placement, table, options, reach), self._recipe, table, samples
         )
-        return replace(
-            quantized, notes=tuple(dict.fromkeys((*self.placement.notes, *quantized.notes, *notes)))
-        )
+        notes = (*self._job.input_notes, *self.placement.notes, *quantized.notes, *notes)
+        return replace(quantized, notes=tuple(dict.fromkeys(notes)))

@@ -261,7 +261,11 @@ def test_compare_prepares_pictures_as_the_model_states_and_shows_the_source(
 
 
 def test_every_command_that_reads_pictures_prepares_them_alike(
-    network: Path, pictures: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    network: Path,
+    pictures: str,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     expected = _write_stated(network)
     seen: list[dict[str, Any]] = []
@@ -275,6 +279,7 @@ def test_every_command_that_reads_pictures_prepares_them_alike(
     quick = ["--set", "calibrate.method=max", "--set", "calibrate.symmetric=always"]
     made, other = str(tmp_path / "q.onnx"), str(tmp_path / "o.onnx")
     assert run(["quantize", str(network), "--samples", pictures, "-o", made, *quick]) == 0
+    assert "[read from preprocessor_config.json]" in " ".join(capsys.readouterr().err.split())
     (network.parent / "preprocessor_config.json").unlink()
     # the Q/DQ model states the preparation that made it
     for words in (
@@ -285,7 +290,10 @@ def test_every_command_that_reads_pictures_prepares_them_alike(
         assert run([*words, "--samples", pictures]) == 0, words
     _write_stated(network)
     for words in (["calibrate", str(network), *quick], ["convert", str(network), "-o", other]):
+        capsys.readouterr()
         assert run([*words, "--samples", pictures]) == 0, words
+        said = capsys.readouterr()
+        assert "[read from preprocessor_config.json]" in " ".join((said.out + said.err).split()), words
     assert len(seen) >= 6
     assert all(entry == expected for entry in seen)
 

@@ -181,7 +181,7 @@ def calibrate(
     if page is not None:
         show_page(report_of_ranges(model.name, main, job.placement, collected.tensors), page)
     warnings = [f"{each.code} {each.subject}: {each.reason}; {each.fix}" for each in job.findings(main)]
-    for warning in (*calibration.doubts(collected), *warnings, *main.notes):
+    for warning in (*job.input_notes, *calibration.doubts(collected), *warnings, *main.notes):
         stderr().print(readable(warning), style="yellow")
 
 

@@ -33,7 +33,7 @@ from qdqtool.graph.qdq.unquantize import with_zero_points
 from qdqtool.graph.view import Model
 from qdqtool.io.json_files import canonical
 from qdqtool.pipeline.calibration import Calibration, CalibrationRequest
-from qdqtool.pipeline.preparations import with_known_inputs
+from qdqtool.pipeline.preparations import input_notes, with_known_inputs
 from qdqtool.pipeline.quantization import OnStep
 from qdqtool.pipeline.random_shapes import opener, samples_for
 from qdqtool.pipeline.search.causes import add_causes
@@ -333,6 +333,7 @@ def study(request: SensitivityRequest, on_step: OnStep) -> Sensitivity:
     result = sensitivity(
         bench, study_subject, samples, request.options, lambda done, total: on_step("run", done, total)
     )
+    result = replace(result, notes=(*input_notes(recipe), *result.notes))
     if staged.stuck:
         note = f"{stored}, the first of {staged.stuck[0]!r}: {_STUCK}"
         result = replace(result, notes=(*result.notes, note))
