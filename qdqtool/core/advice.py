@@ -267,6 +267,15 @@ def of_all(fixes: Iterable[str]) -> tuple[str, ...]:
     )
 
 
+def without_nodes(fix: str) -> str:
+    """Return the fix without the --float and --int8 options of its commands.
+
+    >>> without_nodes("`qdqtool repair --float a --samples DATA` does")
+    '`qdqtool repair --samples DATA` does'
+    """
+    return _NODES.sub("", fix)
+
+
 def settings_in(fix: str) -> tuple[str, ...]:
     """Return the settings in the text of a fix, in the form that `recipes.load` reads.
 

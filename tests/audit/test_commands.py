@@ -9,6 +9,7 @@ import onnx
 import pytest
 
 from qdqtool.cli.app import run
+from qdqtool.core.advice import repairing
 from qdqtool.core.findings import Severity
 from tests import models
 from tests.engine.records import CONV, EPILOGUE, QUANTIZE, dump
@@ -271,3 +272,19 @@ def test_a_float_node_stands_once_with_the_code_of_its_finding() -> None:
     assert len(about) == len({line.rpartition(": ")[0] for line in about})
     assert all("and 2 more" in line for line in about)
     assert sum("too narrow" in line for line in text) == 1
+
+
+def test_float_nodes_with_one_kind_of_fix_get_one_command() -> None:
+    from qdqtool.cli.commands.audit import _lines
+
+    (float_verdict,) = [verdict for verdict in AUDIT.verdicts if not verdict.is_quantized][:1]
+    verdicts = tuple(
+        replace(
+            float_verdict, node=node, reason="no Q/DQ", fix=repairing(to_int8=[node], samples=True) + " does"
+        )
+        for node in ("a", "b", "c d")
+    )
+    asked = replace(AUDIT.verdicts[0], requested=True)
+    text = list(_lines(replace(AUDIT, verdicts=(asked, *verdicts), findings=())))
+    fixes = [line.strip() for line in text if "repair" in line]
+    assert fixes == ["fix: `qdqtool repair --samples DATA --int8 a --int8 b --int8 'c d'` does"]

@@ -1189,3 +1189,12 @@ def test_a_plug_in_that_triton_lacks_is_preloaded() -> None:
     )
     assert found.answer is not None
     assert "LD_PRELOAD" in found.answer.fix
+
+
+def test_a_message_about_an_unused_timing_cache_is_not_about_an_engine() -> None:
+    found = read(
+        "[E] 1: [stdArchiveReader.cpp::read::47] Error Code 1: Serialization (Serialization assertion a == b failed.Version tag does not match. Note: Current Version: 9)\n"
+        "[E] 4: The timing cache will not be used!\n"
+    )
+    assert found.failure is not None
+    assert found.failure.cause == "timing-cache"

@@ -502,6 +502,14 @@ def test_no_entry_is_missed_that_a_folded_batchnorm_takes_away(tmp_path: Path) -
     assert "pw falls back" in missing[0].reason
 
 
+def test_calibrating_again_is_not_advised_for_attention(tmp_path: Path) -> None:
+    for name, network in (("attention", models.attention()), ("conv", models.depthwise_cnn())):
+        view = opened(network, tmp_path).view
+        fixes = {found.fix for found in lint_cache(cache(x=1.0), view=view) if found.code == "CAL140"}
+        assert fixes
+        assert all(("calibrate again" in fix) is (name == "conv") for fix in fixes)
+
+
 @pytest.mark.parametrize(
     ("range_", "told"), [(0.05, ["r1_y"]), (0.0102, []), (0.01, [])], ids=["beyond", "clipped", "as wide"]
 )

@@ -330,6 +330,14 @@ def test_an_option_that_the_machine_would_ignore_is_refused(
     assert f"error: {option}: has no effect with --on" in " ".join(capsys.readouterr().err.split())
 
 
+def test_a_missing_model_is_named_before_a_missing_trtexec(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["time", str(tmp_path / "zork.onnx"), "--on", "local", "--trtexec", "no-such-trtexec"]
+    assert cli(command) == InputFileError.exit_code
+    assert "zork.onnx: the file does not exist" in " ".join(capsys.readouterr().err.split())
+
+
 def test_flags_reach_every_build_and_every_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     trtexec, calls = install(tmp_path, 101600), tmp_path / "calls"
     wrapper = tmp_path / "trtexec-noted"

@@ -30,6 +30,10 @@ from tests.buildlog import small
 from tests.shared import SHARED, shared
 
 SAID = {
+    "RuntimeError: Method: zork was not overriden. Please provide an implementation for this method.": "calibrator-method",
+    "CUDA error: cudaErrorInvalidDeviceFunction": "no-kernel-image",
+    "1: [zorkAllocator.cpp::deallocate::9] Error Code 1: Cuda Runtime (invalid argument)": "freed-late",
+    "AttributeError: 'tensorrt.tensorrt.Builder' object has no attribute 'int8_calibrator'": "python-api",
     "3: [executionContext.cpp::enqueueInternal::9] Error Code 3: API Usage Error (Parameter check failed, condition: bindings[x] || nullBindingOK": "no-address",
     "1: [zork.cpp::quib::9] Error Code 1: Cuda Runtime (operation not permitted when stream is capturing)": "graph-capture",
     "CUDA failure 906: operation would make the legacy stream depend on a capturing blocking stream": "graph-capture",
@@ -41,7 +45,7 @@ SAID = {
     "KeyError: 'transformer.layers.3.mlp.zork.activation_scaling_factor'": "llm-tensors",
     "RuntimeError: Provided tensor names are different from those expected by the engine.": "llm-tensors",
     "AssertionError: When use_explicit_typing is enabled, only torch.float32 is allowed in the enabled_precisions": "torch-explicit-types",
-    "AttributeError: module 'tensorrt' has no attribute 'IInt8ZorkCalibrator'": "python-api-11",
+    "AttributeError: module 'tensorrt' has no attribute 'IInt8EntropyCalibrator2'": "python-api-11",
     "AttributeError: type object 'BuilderFlag' has no attribute 'FP16'": "python-api-11",
     "AttributeError: type object 'BuilderFlag' has no attribute 'FP8'": "python-exception",
     "In node 7 with name: z and operator: Zork (importZork): INVALID_NODE: Inputs must be either FLOAT or FLOAT16. Input type is BF16.": "operator-type",

@@ -15,7 +15,7 @@ from qdqtool.core.buildlog import AccuracyLoss, Failure, Statements
 from qdqtool.core.causes import Cause, Situation
 from qdqtool.core.events import LogRecord
 from qdqtool.core.wording import count_noun, list_names
-from qdqtool.trt.causes import UNNAMED, cause_of, diagnosis, node_of
+from qdqtool.trt.causes import UNNAMED, cause_of, diagnosis, names, node_of
 from qdqtool.trt.causes.anatomy import dissect
 from qdqtool.trt.causes.classes import BUILD_ALONE, FIXED_SHAPES
 
@@ -401,7 +401,11 @@ class TroublesCollector:
             record for record in self.errors if record.topic not in _NO_FAILURE and record.line > built
         ]
         # A kernel that was left out counts as a reason only if the build failed for the layer that was tuned.
-        ending = [record for record in found_errors if record.topic not in _CHAINS]
+        # The message before "The timing cache will not be used!" is about this cache, not about an engine.
+        of_cache = {record.line - 1 for record in found_errors if names("timing-cache", record.text)}
+        ending = [
+            record for record in found_errors if record.topic not in _CHAINS and record.line not in of_cache
+        ]
         errors = [(record.line, record.text) for record in ending] or [
             line_text for line_text in self._assertions if line_text[0] > built
         ]

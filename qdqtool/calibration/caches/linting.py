@@ -14,7 +14,8 @@ from qdqtool.calibration.caches.converting import is_shifted, named_entries
 from qdqtool.calibration.table import bounds
 from qdqtool.core.calibration import INT8_LEVELS, CalibrationTable
 from qdqtool.core.findings import Finding, Severity
-from qdqtool.core.wording import count_noun
+from qdqtool.core.wording import Command, count_noun
+from qdqtool.matching.attention import attentions
 from qdqtool.trt.ops import AVERAGE_POOLS, CLAMPS, MAXIMUM_POOLS, PRODUCTS
 
 if TYPE_CHECKING:
@@ -311,6 +312,12 @@ def _beyond(cache: Cache, view: GraphView) -> Iterator[Finding]:
 
 def _missing(cache: Cache, view: GraphView) -> Iterator[Finding]:
     entries = cache.by_tensor()
+    again = (
+        f"insert Q/DQ ({Command('run', ('MODEL', '--samples', 'DATA'))}): in models with attention the builder does not calibrate tensors in regions that "
+        "Myelin compiles; or merge a cache that contains the tensor"
+        if next(attentions(view), None)
+        else "calibrate again with this model, or merge a cache that contains the tensor"
+    )
     read: dict[str, list[str]] = {}
     for node in view.nodes:
         for tensor in node.inputs[:2] if node.op in PRODUCTS else ():
@@ -322,7 +329,7 @@ def _missing(cache: Cache, view: GraphView) -> Iterator[Finding]:
             Severity.WARNING,
             tensor,
             f"no entry: {', '.join(nodes)} {'falls' if len(nodes) == 1 else 'fall'} back to float, as TensorRT says with `Missing scale and zero-point`",
-            "calibrate again with this model, or merge a cache that contains the tensor",
+            again,
         )
     results = [tensor for tensor in results_without(entries, view) if tensor not in read]
     if results:

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -159,12 +159,14 @@ def _lines(result: Audit) -> Iterator[str]:
     if counts.kernels:
         yield from _list_counts(counts)
     yield from _fallbacks(result)
-    alike: dict[tuple[Severity, str, str], dict[str, list[str]]] = {}
     repeated = _repeated_findings(result)
-    for finding in result.findings:
-        if finding.subject in repeated and repeated[finding.subject] == finding:
-            continue  # it stands with the nodes
-        reasons = alike.setdefault((finding.severity, finding.code, finding.fix), {})
+    # Findings that repeat a verdict were printed with the nodes.
+    findings = [finding for finding in result.findings if repeated.get(finding.subject) != finding]
+    joined = _join_fixes((finding.code, finding.fix) for finding in findings)
+    alike: dict[tuple[Severity, str, str], dict[str, list[str]]] = {}
+    for finding in findings:
+        fix = joined[finding.code, finding.fix]
+        reasons = alike.setdefault((finding.severity, finding.code, fix), {})
         reasons.setdefault(finding.reason, []).append(finding.subject)
     for (severity, code, fix), reasons in alike.items():
         for reason, subjects in islice(reasons.items(), _SHOWN):
@@ -234,6 +236,9 @@ def _fallbacks(result: Audit) -> Iterator[str]:
     """Yield lines about nodes that are float or not as requested, grouped by reason and fix, with finding codes."""
     repeated = _repeated_findings(result)
     groups: dict[tuple[str, str], dict[str, list[str]]] = {}
+    joined = _join_fixes(
+        (verdict.reason, verdict.fix) for verdict in result.verdicts if not verdict.is_quantized
+    )
     for verdict in result.verdicts if not _is_float_model(result) else ():
         if not verdict.is_quantized:
             word = "not quantized" if verdict.asked == "float" else f"not {verdict.asked.upper()}"
@@ -241,12 +246,28 @@ def _fallbacks(result: Audit) -> Iterator[str]:
             finding = repeated.get(verdict.node)
             code = "" if finding is None else f"{finding.severity.value} {finding.code} "
             kind = f"{code}{word}{doubt}: {verdict.op} is {verdict.verdict.value}: "
-            groups.setdefault((verdict.reason, verdict.fix), {}).setdefault(kind, []).append(verdict.node)
+            groups.setdefault((verdict.reason, joined[verdict.reason, verdict.fix]), {}).setdefault(
+                kind, []
+            ).append(verdict.node)
     for (reason, fix), kinds in groups.items():
         for kind, nodes in kinds.items():
             yield f"{kind}{_list_first(nodes)}"
         yield f"    why: {reason}"
         yield f"    fix: {fix}"
+
+
+def _join_fixes(fixes: Iterable[tuple[str, str]]) -> dict[tuple[str, str], str]:
+    """Map each fix and its key to the fix for all nodes with this key, if the fixes differ only in the nodes of a command."""
+    from qdqtool.core.advice import of_all, without_nodes
+
+    alike: dict[tuple[str, str], dict[str, None]] = {}
+    for key, fix in fixes:
+        alike.setdefault((key, without_nodes(fix)), {})[fix] = None
+    return {
+        (key, fix): of_all(group)[0] if len(group) > 1 else fix
+        for (key, _), group in alike.items()
+        for fix in group
+    }
 
 
 def _list_first(subjects: Sequence[str]) -> str:

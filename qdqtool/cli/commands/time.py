@@ -130,14 +130,17 @@ def _elsewhere(
     """Build and time models on other machines, and return the times.
 
     Raises:
+        InputFileError: a candidate does not exist.
         UsageError: a candidate is not an ONNX model: engines are of one machine.
     """
     from tempfile import TemporaryDirectory
 
-    from qdqtool.errors import UsageError
+    from qdqtool.errors import InputFileError, UsageError
     from qdqtool.pipeline.sweep.elsewhere import host_of, time_models
 
     for path in candidates:
+        if not path.exists():
+            raise InputFileError("the file does not exist", fix="check the path", where=str(path))
         if path.suffix != ".onnx":
             raise UsageError(
                 "--on needs ONNX models: the other machine builds them",

@@ -206,6 +206,14 @@ RUNNING = (
         '--useCudaGraph); PyTorch with several threads: torch.cuda.graph(..., capture_error_mode="thread_local")',
     ),
     Cause(
+        name="freed-late",
+        area="running",
+        pattern=r"deallocate::\d+\] Error Code 1: Cuda Runtime \(invalid argument\)",
+        meaning="TensorRT frees memory that belongs to another CUDA context, or whose CUDA context has ended: the program ends its objects in the wrong order",
+        fix="delete the execution context, then the engine, then the runtime, before the CUDA context ends; keep them and their buffers in one scope, and use one CUDA context",
+        rank="general",
+    ),
+    Cause(
         name="context-shared",
         area="running",
         pattern=r"Called with an already loaded binary graph",
@@ -490,6 +498,15 @@ CALIBRATION = (
         meaning="the calibrator of the application could not read an image",
         fix="check each path in its list of images (DeepStream-Yolo: INT8_CALIB_IMG_PATH); "
         f"or use a calibration cache, or a model with Q/DQ ({Command('run', ('MODEL', '--samples', 'DATA'))})",
+    ),
+    Cause(
+        name="calibrator-method",
+        area="calibration",
+        pattern=r"Method: \w+ was not overrid\w+",
+        meaning="the calibrator of the program lacks a method that this release of TensorRT calls; the text names it",
+        fix="write the method in the class of the calibrator (read_calibration_cache may return None, write_calibration_cache may do nothing), or update the package that "
+        f"has the class; a model with Q/DQ needs no calibrator: {Command('run', ('MODEL', '--samples', 'DATA'))}",
+        releases="5 to 10",
     ),
     Cause(
         name="calibrator-left-out",

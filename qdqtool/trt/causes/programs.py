@@ -106,7 +106,8 @@ HOSTS = (
         area="host",
         pattern=r"[Cc]ould not (?:locate|load library|load dynamic library|find module) \S+|\[WinError (?:126|127|1114)\]|cannot open shared object file|LoadLibrary failed with error",
         meaning="a library that the program loads is missing, or belongs to another release than the program (WinError 127: it lacks a function)",
-        fix="install it, or put its folder on PATH (Windows) or LD_LIBRARY_PATH, and remove other releases of CUDA, cuDNN and TensorRT from there; zlibwapi.dll belongs to cuDNN 8",
+        fix="install it, or put its folder on PATH (Windows) or LD_LIBRARY_PATH, and remove other releases of CUDA, cuDNN and TensorRT from there; zlibwapi.dll belongs to cuDNN 8; "
+        "a library of a Jetson in a container: start the container with --runtime nvidia",
         rank="general",
         fault="machine",
     ),
@@ -256,7 +257,7 @@ HOSTS = (
     Cause(
         name="python-api-11",
         area="host",
-        pattern=r"has no attribute '(?:IInt8\w*|CalibrationAlgoType|int8_calibrator|set_calibration_profile|FP16|INT8|set_dynamic_range)'",
+        pattern=r"has no attribute '(?:IInt8(?:EntropyCalibrator2?|LegacyCalibrator|Calibrator)|CalibrationAlgoType|FP16|INT8)'",
         meaning="TensorRT 11 has no calibrators and no flags for types: the model itself decides, and the program was written for TensorRT 10",
         fix='install TensorRT 10 for this program (pip install "tensorrt<11"), or a newer version of the program; with TensorRT 11, INT8 comes from Q/DQ in the model: '
         f"{Command('run', ('MODEL', '--samples', 'DATA'))}, and FP16 from {Command('convert', ('MODEL', '--out', 'FP16'))}",
