@@ -34,9 +34,18 @@ class DType(str, Enum):
     FLOAT8_E5M2 = "fp8_e5m2"
     FLOAT8_E8M0 = "fp8_e8m0"
     """Powers of two only: the type of MX block scales."""
+    FLOAT8_E4M3FNUZ = "fp8_e4m3fnuz"
+    FLOAT8_E5M2FNUZ = "fp8_e5m2fnuz"
+    FLOAT6_E2M3 = "fp6_e2m3"
+    FLOAT6_E3M2 = "fp6_e3m2"
     FLOAT4 = "fp4"
     FLOAT64 = "fp64"
+    COMPLEX64 = "complex64"
+    COMPLEX128 = "complex128"
+    INT2 = "int2"
     INT4 = "int4"
+    UINT2 = "uint2"
+    UINT4 = "uint4"
     INT8 = "int8"
     UINT8 = "uint8"
     UINT16 = "uint16"
@@ -88,6 +97,15 @@ _BITS = {
     DType.FLOAT8: 8,
     DType.FLOAT8_E5M2: 8,
     DType.FLOAT8_E8M0: 8,
+    DType.FLOAT8_E4M3FNUZ: 8,
+    DType.FLOAT8_E5M2FNUZ: 8,
+    DType.FLOAT6_E2M3: 6,
+    DType.FLOAT6_E3M2: 6,
+    DType.COMPLEX64: 64,
+    DType.COMPLEX128: 128,
+    DType.INT2: 2,
+    DType.UINT2: 2,
+    DType.UINT4: 4,
     DType.INT8: 8,
     DType.UINT8: 8,
     DType.UINT16: 16,
@@ -104,6 +122,15 @@ _SPELLINGS = {
     DType.FLOAT8: "fp8 float8 fp8_e4m3 fp8e4m3 fp8e4m3fn float8e4m3fn float8_e4m3fn e4m3",
     DType.FLOAT8_E5M2: "fp8_e5m2 fp8e5m2 float8e5m2 float8_e5m2 e5m2",
     DType.FLOAT8_E8M0: "fp8_e8m0 fp8e8m0 ue8m0 fp8ue8m0 fp8_ue8m0 float8e8m0 float8_e8m0fnu e8m0",
+    DType.FLOAT8_E4M3FNUZ: "fp8_e4m3fnuz float8e4m3fnuz float8_e4m3fnuz",
+    DType.FLOAT8_E5M2FNUZ: "fp8_e5m2fnuz float8e5m2fnuz float8_e5m2fnuz",
+    DType.FLOAT6_E2M3: "fp6_e2m3 float6e2m3 float6_e2m3fn",
+    DType.FLOAT6_E3M2: "fp6_e3m2 float6e3m2 float6_e3m2fn",
+    DType.COMPLEX64: "complex64",
+    DType.COMPLEX128: "complex128",
+    DType.INT2: "int2",
+    DType.UINT2: "uint2",
+    DType.UINT4: "uint4",
     DType.FLOAT4: "fp4 fp4e2m1 fp4_e2m1 e2m1 float4e2m1 float4_e2m1fn",
     DType.FLOAT64: "double float64 fp64",
     DType.INT4: "int4",

@@ -13,6 +13,7 @@ from qdqtool.graph.endings import in_front_of
 from qdqtool.graph.onnx_io.walk import at
 from qdqtool.graph.preparation.contrib import DOMAIN as CONTRIB
 from qdqtool.graph.preparation.contrib import WITHOUT_A_BUILDER, WRITTEN
+from qdqtool.graph.preparation.reshaping import moved_to_type
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.trt.ops import (
     CASTS,
@@ -73,8 +74,16 @@ _FORMS: Final[Mapping[str, Mapping[str, tuple[object, ...]]]] = {
 """Attribute values that the parser accepts, the default first; for a list, the values of its elements. Source: builds
 with RTX 1.7.1 of ONNX's node tests and of one node with each value.
 """
-_NO_TYPE: Final = frozenset({DType.INT16, DType.UINT16, DType.UINT32, DType.UINT64, DType.STRING})
-"""Types that TensorRT for RTX lacks: it imports no input, constant or result of such a type."""
+_NO_TYPE: Final = frozenset(
+    {
+        DType.INT2, DType.UINT2, DType.UINT4, DType.INT16, DType.UINT16, DType.UINT32, DType.UINT64, DType.STRING,
+        DType.FLOAT6_E2M3, DType.FLOAT6_E3M2, DType.FLOAT8_E4M3FNUZ, DType.FLOAT8_E5M2, DType.FLOAT8_E5M2FNUZ,
+        DType.FLOAT8_E8M0, DType.COMPLEX64, DType.COMPLEX128,
+    }
+)  # fmt: skip
+"""Types that TensorRT for RTX lacks: it imports no input, constant or result of such a type (builds of a Cast to each type)."""
+_NO_CAST: Final = frozenset({DType.FLOAT8, DType.FLOAT4, DType.INT4})
+"""Types that TensorRT for RTX reads between Q and DQ only: it refuses a Cast to or from them."""
 _TRANSFORMATIONS: Final = frozenset(
     {"align_corners", "asymmetric", "half_pixel", "pytorch_half_pixel", "tf_crop_and_resize", "tf_half_pixel_for_nn"}
 )  # fmt: skip
@@ -140,8 +149,11 @@ def _refused_type(view: GraphView, node: Node) -> DType | None:
     inputs = {info.name for info in view.inputs if info.dtype is DType.UINT8}
     if node.op not in CASTS | {"Equal"} and inputs & set(node.inputs):
         return DType.UINT8
+    if node.op == "Cast" and view.info(node.outputs[0]).dtype is DType.UINT8 and view.uses(node.outputs[0]):
+        return DType.UINT8  # a tensor inside the network
+    refused = _NO_TYPE | _NO_CAST if node.op in CASTS else _NO_TYPE
     types = (view.info(name).dtype for name in (*node.inputs, *node.outputs) if name)
-    return next((dtype for dtype in types if dtype in _NO_TYPE), None)
+    return next((dtype for dtype in types if dtype in refused), None)
 
 
 def _refused_form(view: GraphView, node: Node) -> str:
@@ -182,6 +194,8 @@ def way_out(view: GraphView, node: Node, source: str) -> str:
         if _has_open_heads(view, node):
             return "export the model with a fixed batch: the exporter made the batch a part of the heads"
         return f"{Command('run')} writes Attention of the float model as MatMul, Softmax and MatMul"
+    if any(view.info(name).dtype is DType.UINT8 and moved_to_type(view, name) for name in node.inputs[:1]):
+        return f"{Command('run')} casts {node.inputs[0]!r} before {node.op}"
     if _refused_type(view, node) is not None:
         return f"cast to FLOAT, INT32 or INT64 before {node.name!r}, or outside the engine"
     classic = "; or build with classic TensorRT (--builder trtexec)" if node.op in _CLASSIC_ONLY else ""

@@ -84,8 +84,8 @@ _SHARES = tuple(float(share) for share in np.linspace(0.0, 1.0, 9))
 
 
 def match_four_bits(flow: Flow) -> Iterator[QdqPair]:
-    """Return the Q/DQ pairs of INT4, and pairs of types that qdqtool does not name, such as UINT4."""
-    return (pair for pair in flow.pairs if pair.dtype in {DType.INT4, DType.UNKNOWN})
+    """Return the Q/DQ pairs of INT4 and UINT4, and Q/DQ pairs of an unknown type."""
+    return (pair for pair in flow.pairs if pair.dtype in {DType.INT4, DType.UINT4, DType.UNKNOWN})
 
 
 def check_four_bits(flow: Flow, target: Target) -> Iterator[Violation]:

@@ -57,7 +57,7 @@ from dataclasses import dataclass
 
 from qdqtool.core.findings import Severity
 from qdqtool.core.fixes import Change
-from qdqtool.core.placement import QdqPair, SlotKind
+from qdqtool.core.placement import SlotKind
 from qdqtool.core.target import Target
 from qdqtool.core.tensors import FORMATS, INT8, DType
 from qdqtool.core.wording import REPAIR, Command, Setting
@@ -95,36 +95,31 @@ def check_unsigned(flow: Flow, _target: Target) -> Iterator[Violation]:
 
 # --- integer_type ----------------------------------------------------------------------------------------------------
 
+_BETTER = "use INT8, INT4 with zero point 0, or FP8 E4M3"
 _FIX = {
     DType.INT32: f"store the bias as float (onnxruntime: extra option QuantizeBias=False; or {REPAIR})",
     DType.INT16: f"use INT8 with a range for 8 bits: {Command('run', ('FLOAT_MODEL', '--samples', 'DATA'))}; {REPAIR} makes it INT8 too, but keeps the "
     "range of the INT16, which can be too wide",
     DType.FLOAT8_E5M2: "use E4M3, the only FP8 type that TensorRT quantizes to",
     DType.UINT16: f"use INT8 with a range for 8 bits: {Command('run', ('FLOAT_MODEL', '--samples', 'DATA'))}",
-    DType.UNKNOWN: f"use INT8, INT4 with zero point 0, or FP8 E4M3; {REPAIR} converts UINT4 to INT4",
+    DType.UINT4: f"{_BETTER}; {REPAIR} converts UINT4 to INT4",
+    **dict.fromkeys(
+        (DType.FLOAT8_E4M3FNUZ, DType.FLOAT8_E5M2FNUZ, DType.FLOAT6_E2M3, DType.FLOAT6_E3M2), _BETTER
+    ),
+    **dict.fromkeys((DType.INT2, DType.UINT2), _BETTER),
 }
 
 
 def check_integer_type(flow: Flow, _target: Target) -> Iterator[Violation]:
-    """Report Q/DQ pairs of types that TensorRT refuses; of a type that qdqtool does not name, only if the model states it."""
+    """Report Q/DQ pairs of types that TensorRT refuses."""
     for pair in flow.pairs:
-        if pair.dtype in _FIX and (pair.dtype is not DType.UNKNOWN or _says_its_type(flow, pair)):
-            words = "of another type" if pair.dtype is DType.UNKNOWN else pair.dtype.value.upper()
+        if pair.dtype in _FIX:
             yield Violation(
                 node=pair.quantize or pair.dequantize or "",
-                reason=f"the values between Q and DQ are {words}",
+                reason=f"the values between Q and DQ are {pair.dtype.value.upper()}",
                 effect="the parser refuses the model",
                 fix=_FIX[pair.dtype],
             )
-
-
-def _says_its_type(flow: Flow, pair: QdqPair) -> bool:
-    """Return True if the model states the integer type of a Q/DQ pair: in a constant, or in `output_dtype` of Q."""
-    node = flow.view.by_name[pair.dequantize or pair.quantize or ""]
-    quantize = flow.view.by_name.get(pair.quantize or "")
-    if quantize is not None and quantize.integer("output_dtype", 0):
-        return True
-    return any(flow.view.is_constant(tensor) for tensor in (node.inputs[0], *node.inputs[2:3]))
 
 
 # --- prequantized ----------------------------------------------------------------------------------------------------

@@ -290,3 +290,52 @@ def test_normalizations_in_a_row_are_folded_into_a_layer_without_bias(
     assert _ops(ready) == {op: 1}
     assert len(ready.proto.graph.initializer) == 2
     _same(proto, ready)
+
+
+def image_reader(after: list[onnx.NodeProto], outputs: dict[str, int]) -> onnx.ModelProto:
+    """An image in UINT8, its axes moved as "t" by two operators, and what reads it."""
+    nodes = [
+        helper.make_node("Transpose", ["x"], ["s"], perm=[0, 3, 1, 2]),
+        helper.make_node("Slice", ["s", "from", "to", "axis"], ["t"]),
+    ]
+    numbers = {"from": 0, "to": 2, "axis": 1}
+    return helper.make_model(
+        helper.make_graph(
+            [*nodes, *after],
+            "image",
+            [helper.make_tensor_value_info("x", TensorProto.UINT8, [1, 4, 4, 3])],
+            [helper.make_tensor_value_info(name, kind, None) for name, kind in outputs.items()],
+            [helper.make_tensor(name, TensorProto.INT64, [1], [number]) for name, number in numbers.items()],
+        ),
+        opset_imports=[helper.make_opsetid("", 18)],
+        ir_version=9,
+    )
+
+
+def cast_to(kind: int, name: str) -> onnx.NodeProto:
+    return helper.make_node("Cast", ["t"], [name], to=kind)
+
+
+@pytest.mark.parametrize(
+    ("after", "outputs", "first"),
+    [
+        ([cast_to(TensorProto.FLOAT, "y")], {"y": TensorProto.FLOAT}, ["Cast", "Transpose", "Slice"]),
+        ([cast_to(TensorProto.FLOAT16, "y")], {"y": TensorProto.FLOAT16}, ["Cast", "Transpose", "Slice"]),
+        ([cast_to(TensorProto.FLOAT, "y"), cast_to(TensorProto.INT32, "z")], {"y": TensorProto.FLOAT, "z": TensorProto.INT32}, ["Transpose"]),
+        ([cast_to(TensorProto.FLOAT, "y"), helper.make_node("Max", ["t", "t"], ["z"])], {"y": TensorProto.FLOAT, "z": TensorProto.UINT8}, ["Transpose"]),
+        ([cast_to(TensorProto.FLOAT, "y")], {"y": TensorProto.FLOAT, "t": TensorProto.UINT8}, ["Transpose"]),
+        ([cast_to(TensorProto.INT8, "y")], {"y": TensorProto.INT8}, ["Transpose"]),
+    ],
+    ids=["float", "half", "two types", "read otherwise", "an output", "a type that wraps"],
+)  # fmt: skip
+def test_an_image_is_cast_before_its_axes_move_if_nothing_else_reads_it(
+    after: list[onnx.NodeProto], outputs: dict[str, int], first: list[str], tmp_path: Path
+) -> None:
+    proto = image_reader(after, outputs)
+    model = prepare(opened(proto, tmp_path), EVERYTHING)
+    assert [node.op for node in model.view.nodes][: len(first)] == first
+    if first[0] == "Cast":
+        assert len(model.view.nodes) == len(first)
+    feeds = {"x": np.arange(208, 256, dtype=np.uint8).reshape(1, 4, 4, 3)}
+    for name, value in models.run(proto, feeds).items():
+        np.testing.assert_array_equal(models.run(model.proto, feeds)[name], value)

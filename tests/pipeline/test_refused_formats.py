@@ -197,8 +197,64 @@ def test_heads_that_the_batch_became_a_part_of_are_named(heads: int | str, tmp_p
     assert bool(fixes) is (heads != 4)
 
 
-SILENT = {"Cast", "CastLike", "Identity", "Attention", "Dropout", "Loop", "If", "Optional", "Sequence"}
-"""Operators on types without a name here, attentions of sizes without a kernel, and forms that depend on values."""
+def cast_chain(kind: int, form: str) -> onnx.ModelProto:
+    """A Cast to the type and back; an input of this type before a Cast; or one whose axes move before the Cast."""
+    floats = onnx.TensorProto.FLOAT
+    nodes = [onnx.helper.make_node("Cast", ["x" if form == "input" else "t"], ["y"], "last", to=floats)]
+    if form == "between":
+        nodes.insert(0, onnx.helper.make_node("Cast", ["x"], ["t"], "first", to=kind))
+    elif form == "moved":
+        nodes.insert(0, onnx.helper.make_node("Transpose", ["x"], ["t"], "first", perm=[1, 0]))
+    x = onnx.helper.make_tensor_value_info("x", floats if form == "between" else kind, [4, 4])
+    y = onnx.helper.make_tensor_value_info("y", floats, [4, 4])
+    graph = onnx.helper.make_graph(nodes, "g", [x], [y])
+    return onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 28)], ir_version=13)
+
+
+@pytest.mark.slow
+@pytest.mark.rtx
+@pytest.mark.skipif(find_spec("tensorrt_rtx") is None, reason="building needs qdqtool[rtx]")
+@pytest.mark.parametrize("form", ["between", "input", "moved"])
+def test_lint_names_the_types_that_the_builder_refuses_and_no_others(form: str, tmp_path: Path) -> None:
+    """The builder gets the opset that its parser knows; the nodes are the same."""
+    import tensorrt_rtx as trt
+
+    builder = trt.Builder(trt.Logger(trt.Logger.INTERNAL_ERROR))
+    config = builder.create_builder_config()
+    config.num_compute_capabilities = 1
+    config.set_compute_capability(trt.ComputeCapability.SM120, 0)
+    wrong = []
+    for name, kind in onnx.TensorProto.DataType.items():
+        if name == "UNDEFINED" or (name, form) == ("FLOAT", "between"):
+            continue
+        proto = cast_chain(kind, form)
+        model = load(models.save(proto, tmp_path))
+        refused = [reason for _, reason in match_refused(model.view, Target())]
+        proto.opset_import[0].version = 24
+        network = builder.create_network()
+        imported = trt.OnnxParser(network, trt.Logger(trt.Logger.INTERNAL_ERROR)).parse(
+            proto.SerializeToString()
+        )
+        built = imported and builder.build_serialized_network(network, config) is not None
+        if built == bool(refused) or any("UNKNOWN" in reason for reason in refused):
+            wrong.append((name, built, refused))
+    assert wrong == []
+
+
+def test_an_image_whose_axes_move_before_its_cast_is_cast_first(tmp_path: Path) -> None:
+    model = load(models.save(cast_chain(onnx.TensorProto.UINT8, "moved"), tmp_path))
+    assert [finding.fix for finding in lint(model, Target()).findings] == [
+        "`qdqtool run` casts 'x' before Transpose"
+    ]
+    ready = prepare(model, PrepareOptions())
+    assert not list(match_refused(ready.view, Target()))
+    image = np.arange(240, 256, dtype=np.uint8).reshape(4, 4)
+    made = models.run(ready.proto, {"x": image})["y"]
+    np.testing.assert_array_equal(made, image.T.astype(np.float32))
+
+
+SILENT = {"Attention", "Dropout", "Loop", "If", "Optional", "Sequence"}
+"""Attentions of sizes without a kernel, and forms that depend on values."""
 
 
 @pytest.mark.slow

@@ -23,6 +23,7 @@ from qdqtool.graph.preparation.folding import bypass, fold_constants, take_decid
 from qdqtool.graph.preparation.guards import bound_masks, drop_guards
 from qdqtool.graph.preparation.projections import join_projections
 from qdqtool.graph.preparation.reshaping import (
+    cast_first,
     flatten,
     move_transposes,
     write_half_pixels,
@@ -47,6 +48,12 @@ def prepare(model: Model, options: PrepareOptions) -> Model:
     model = give_constants(model, options.constants)
     if options.fold_constants:
         model = take_decided_branches(model)
+    model = _rewritten(
+        model,
+        cast_first,
+        "UINT8 input cast before its values are moved: TensorRT reads UINT8 by a Cast only",
+        "UINT8 inputs cast before their values are moved: TensorRT reads UINT8 by a Cast only",
+    )
     model = _rewritten(
         model,
         bypass,

@@ -1,4 +1,4 @@
-"""Rewrites Reshape, Squeeze and Resize into forms that TensorRT takes, and moves Transposes to where they cost nothing."""
+"""Rewrites Reshape, Squeeze, Resize and Cast into forms that TensorRT takes, and moves Transposes to where they cost nothing."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ import numpy as np
 import onnx
 from onnx import helper
 
+from qdqtool.core.tensors import DType
 from qdqtool.graph.beside_attention import reads_attention
 from qdqtool.graph.edit import Edit
 from qdqtool.graph.onnx_io.passes import PassExceeded, PassRefused, run_pass
 from qdqtool.graph.onnx_io.walk import bodies, restore, skeleton
-from qdqtool.graph.view import GraphView, Model
-from qdqtool.trt.ops import STANDARD_DOMAINS
+from qdqtool.graph.view import GraphView, Model, Node, dtype_of
+from qdqtool.trt.ops import MAXIMUM_POOLS, MOVING, STANDARD_DOMAINS
 
 # --- products of two dimensions --------------------------------------------------------------------------------------
 # Gives the products that read an attention's result an input of two dimensions.
@@ -108,6 +109,63 @@ def _find_derived(view: GraphView, tensor: str) -> frozenset[str]:
         waiting += results
         derived |= results
     return frozenset(derived)
+
+
+# --- casts -----------------------------------------------------------------------------------------------------------
+# Casts images before their axes move:
+#
+#     x (UINT8) ─ Transpose ─ Cast                        x (UINT8) ─ Cast ─ Transpose
+#
+# TensorRT reads a UINT8 input by a Cast only, and has no UINT8 tensors inside a network.
+
+_KEEPS_VALUES: Final = MOVING - MAXIMUM_POOLS
+_HOLD_BYTES: Final = frozenset(
+    {DType.FLOAT32, DType.FLOAT16, DType.BFLOAT16, DType.FLOAT64, DType.INT32, DType.INT64}
+)
+"""Types that hold 0 to 255 exactly."""
+
+
+def moved_to_type(view: GraphView, tensor: str) -> tuple[tuple[Node, ...], int] | None:
+    """Return the nodes that move the values of a UINT8 input before a Cast, and the type of the Cast; None if it is read otherwise."""
+    moving: list[Node] = []
+    kinds: set[int] = set()
+    waiting = [tensor]
+    while waiting:
+        name = waiting.pop()
+        if name != tensor and view.is_output(name):
+            return None
+        for use in view.uses(name):
+            if use.node.op == "Cast":
+                kinds.add(use.node.integer("to", 0))
+            elif use.node.op in _KEEPS_VALUES and use.index == 0:
+                moving.append(use.node)
+                waiting += use.node.outputs
+            else:
+                return None
+    if not moving or len(kinds) != 1 or dtype_of(kind := kinds.pop()) not in _HOLD_BYTES:
+        return None
+    return tuple(moving), kind
+
+
+def cast_first(edit: Edit, view: GraphView) -> int:
+    """Cast UINT8 inputs before operators that move their values, instead of after them; return the number of inputs.
+
+    The Casts after these operators become idle.
+    """
+    changed = 0
+    for info in view.inputs:
+        chain = moved_to_type(view, info.name) if info.dtype is DType.UINT8 else None
+        if chain is None:
+            continue
+        moving, kind = chain
+        wide = edit.fresh(f"{info.name}_cast")
+        for node, index in edit.readers(info.name):
+            if node.op_type != "Cast":
+                edit.connect(node, index, wide)
+        edit.node("Cast", [info.name], [wide], name=f"{info.name}_Cast", to=kind)
+        edit.forget_shapes(name for node in moving for name in node.outputs)
+        changed += 1
+    return changed
 
 
 # --- resizing --------------------------------------------------------------------------------------------------------
