@@ -205,8 +205,8 @@ def _runner(
 def _session_of(
     model: Model, options: RuntimeOptions
 ) -> tuple[onnxruntime.InferenceSession, tempfile.TemporaryDirectory[str] | None]:
-    """Open a session for a model, and for a large model also return the folder with its weights."""
-    if weight_bytes(model) < LARGE:
+    """Open a session for a model. For a large model, or one that reads its weights in place, also return their folder."""
+    if weight_bytes(model) < LARGE and options.packed:
         return open_session(serialize(model), options), None
     streamed = open_streamed(model.proto, options)
     if streamed is not None:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from tempfile import mkdtemp
+from typing import Any
 
 import numpy as np
 import onnx
@@ -20,11 +21,13 @@ from qdqtool.core.recipe import InsertOptions, PlacementOptions
 from qdqtool.core.weights import RoundedWeight, WeightChanges
 from qdqtool.errors import InputFileError
 from qdqtool.graph.instrumented.stages import StagedModel
+from qdqtool.graph.onnx_io import walk
 from qdqtool.graph.onnx_io.save import serialize
-from qdqtool.graph.onnx_io.walk import declaration
+from qdqtool.graph.onnx_io.walk import declaration, is_heavy
 from qdqtool.graph.qdq.changes import shiftable
 from qdqtool.graph.qdq.encode import encode
 from qdqtool.graph.qdq.insert import insert
+from qdqtool.graph.typed.emulate import emulate_types
 from qdqtool.graph.view import Model
 from qdqtool.pipeline.search import switched as module
 from qdqtool.pipeline.search.switched import StagedRunner
@@ -262,6 +265,39 @@ def test_in_every_format_all_nodes_switch_between_the_float_network_and_the_quan
         (values,) = outputs(runner, [feeds], on)
         for name, value in values.items():
             np.testing.assert_allclose(value, expected[name], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("types", ["fp32", "fp16", "bf16"])
+@pytest.mark.parametrize("format_", ["int8", "int8-weights", "int4-weights", "fp8"])
+def test_sessions_read_large_weights_from_one_file_as_fp32(
+    format_: str, types: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else each session would dequantize or widen them into memory of its own."""
+    monkeypatch.setattr(walk, "_HEAVY", 256)
+    proto = models.matmuls()
+    model = opened(proto, tmp_path)
+    feeds = models.feeds(proto)
+    placement = decide(model.view, PlacementOptions(format=format_, skip_rules=("narrow", "gemv")))
+    table = table_for(model, placement, feeds)
+    quantized = insert(model, placement, table, InsertOptions(weights="stored", types=types))
+    staged = StagedModel(quantized, plain=model)
+    stored = staged.stored(tmp_path)
+    assert stored
+    for number in range(len(staged.stages)):
+        for on in (frozenset[str](), frozenset(staged.nodes)):
+            source = staged.variant(range(number, number + 1), on, stored)
+            emulation = emulate_types(source)
+            graph = (onnx.load_from_string(source) if emulation is None else emulation[0].proto).graph
+            readers = {name: node.op_type for node in graph.node for name in node.input}
+            heavy = [tensor for tensor in graph.initializer if is_heavy(tensor) and tensor.name in readers]
+            assert [tensor.name for tensor in heavy if tensor.data_type != onnx.TensorProto.FLOAT] == []
+            assert {readers[tensor.name] for tensor in heavy} <= {"MatMul"}
+    held = StagedRunner(StagedModel(quantized, plain=model), "held")
+    monkeypatch.setattr(module, "_FILED", 0)
+    filed = StagedRunner(StagedModel(quantized, plain=model), "filed")
+    subsets = {"float": frozenset[str](), "all": frozenset(staged.nodes)}
+    for (_, left), (_, right) in zip(held.run([feeds], subsets), filed.run([feeds], subsets), strict=True):
+        assert all(np.array_equal(value, right[0][name]) for name, value in left[0].items())
 
 
 def test_a_node_that_is_off_reads_weights_that_nobody_rounded(tmp_path: Path) -> None:

@@ -12,12 +12,13 @@ import onnx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 from qdqtool import api
 from qdqtool.core.recipe import InsertOptions
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.typed.convert import convert
+from qdqtool.graph.typed.emulate import emulate_types
 from qdqtool.runtime.runner import OrtRunner, open_model, open_runner
 from tests import models
 from tests.models import Sketch, save
@@ -359,3 +360,33 @@ def test_a_model_of_one_float_type_is_opened_as_it_is(tmp_path: Path) -> None:
     path = save(models.conv_chain(), tmp_path)
     assert open_runner(path, description="float").description == "float"
     assert open_model(load(path), description="float").description == "float"
+
+
+@pytest.mark.parametrize("kind", ["INT8", "INT4", "UINT4", "FLOAT8E4M3FN"])
+def test_stored_weights_are_dequantized_to_fp16_by_one_node(kind: str) -> None:
+    """A second rounding in FP32 would keep another copy of all weights while the session opens."""
+    chance = np.random.default_rng(5)
+    element = getattr(TensorProto, kind)
+    low = 0 if kind == "UINT4" else -7
+    stored = chance.integers(low, 8, (64, 32)).astype(np.float32)
+    scale = chance.uniform(0.001, 0.1, (4, 32)).astype(np.float16)
+    graph = helper.make_graph(
+        [
+            helper.make_node("DequantizeLinear", ["w", "s"], ["wd"], "back", axis=0, block_size=16),
+            helper.make_node("MatMul", ["x", "wd"], ["y"], "product"),
+        ],
+        "stored",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT16, [64, 64])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT16, [64, 32])],
+        [helper.make_tensor("w", element, stored.shape, stored.ravel()), numpy_helper.from_array(scale, "s")],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    emulation = emulate_types(model.SerializeToString())
+    assert emulation is not None
+    nodes = emulation[0].proto.graph.node
+    assert [node.op_type for node in nodes if "back" in node.name] == ["DequantizeLinear"]
+    assert not [node for node in nodes if node.op_type == "Cast" and node.output[0] == "wd"]
+    runner = open_runner(model.SerializeToString(), description="")
+    made = runner.run({"x": np.eye(64, dtype=np.float16)})["y"]
+    exact = stored * np.repeat(scale.astype(np.float32), 16, axis=0)
+    np.testing.assert_array_equal(made, exact.astype(np.float16))

@@ -34,12 +34,14 @@ from qdqtool.core.calibration import NodeShift
 from qdqtool.core.tensors import DType, TensorInfo
 from qdqtool.core.wording import count_noun
 from qdqtool.errors import InputFileError
+from qdqtool.graph.instrumented.cut import wide_bytes
 from qdqtool.graph.instrumented.tunable import folded_weights
 from qdqtool.graph.onnx_io.deferred import array, whole
-from qdqtool.graph.onnx_io.save import store_weights, weight_bytes
+from qdqtool.graph.onnx_io.save import store_weights
 from qdqtool.graph.onnx_io.walk import copy_fields, copy_message, declaration, is_heavy, reads
 from qdqtool.graph.qdq.changes import BIAS
 from qdqtool.graph.qdq.find import DEQUANTIZE, QUANTIZE
+from qdqtool.graph.typed.emulate import EXACT_FORM, widened
 from qdqtool.graph.view import GraphView, Model, Node
 from qdqtool.trt.ops import DYNAMIC_TYPES, PRODUCTS
 
@@ -190,17 +192,18 @@ class StagedModel:
 
     @property
     def weight_bytes(self) -> int:
-        """Bytes of all weights of the staged model."""
-        return weight_bytes(self._model)
+        """Bytes of all weights of the staged model as FP32."""
+        return sum(wide_bytes(tensor) for tensor in self._model.proto.graph.initializer)
 
     def stored(self, folder: Path) -> dict[str, onnx.TensorProto]:
         """Write the heavy weights to `folder`; return, by name, the references to them for models in `folder`.
 
-        Results of weight pairs are written too: onnxruntime would compute them again for each session.
+        Results of weight pairs are written too, and FP16 and BF16 as FP32: onnxruntime would compute both for each session.
         """
         heavy = (tensor for tensor in self._constants.values() if is_heavy(tensor))
         folded = (tensor for tensor in folded_weights(self._model) if tensor.name not in self._handed_on)
-        return {stub.name: stub for stub in store_weights(chain(heavy, folded), folder / "stages.data")}
+        stubs = store_weights(map(widened, chain(heavy, folded)), folder / "stages.data")
+        return {stub.name.removesuffix(EXACT_FORM): stub for stub in stubs}
 
     def variant(
         self,
@@ -219,15 +222,28 @@ class StagedModel:
         proto = onnx.ModelProto()
         copy_fields(old, proto, skip={"graph"})
         proto.graph.name = f"stages {part[0]} to {part[-1]}"
-        proto.graph.node.extend(needed)
         proto.graph.input.extend(self._declared[name] for name in self.inputs_of(part))
         proto.graph.output.extend(self._declared[name] for name in self.outputs_of(part))
         constants = {**self._constants, **stored}
-        proto.graph.initializer.extend(tensor for name, tensor in constants.items() if name in used)
+        held = {name: tensor for name, tensor in constants.items() if name in used}
+        proto.graph.initializer.extend(held.values())
+        narrow = {name: tensor.name for name, tensor in held.items() if tensor.name != name}
+        proto.graph.node.extend(
+            onnx.helper.make_node("Cast", [wide], [name], to=self._kind(name))
+            for name, wide in narrow.items()
+        )
+        proto.graph.node.extend(needed)
         own = {value.name for value in (*proto.graph.input, *proto.graph.output)}
         computed = {name for node in needed for name in node.output} - own
         proto.graph.value_info.extend(value for value in old.graph.value_info if value.name in computed)
         return bytes(whole(proto).SerializeToString())
+
+    def _kind(self, name: str) -> int:
+        """Return the number of a tensor's type."""
+        held = self._constants.get(name)
+        if held is not None:
+            return int(held.data_type)
+        return int(declaration(self._model.proto, name).type.tensor_type.elem_type)
 
     @cached_property
     def _declared(self) -> dict[str, onnx.ValueInfoProto]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+import ml_dtypes
 import numpy as np
 import onnx
 from numpy.typing import NDArray
@@ -21,7 +22,9 @@ from qdqtool.core.calibration import CalibrationTable
 from qdqtool.graph.edit import Edit
 from qdqtool.graph.onnx_io.deferred import array, is_deferred, is_worth, refer
 from qdqtool.graph.onnx_io.save import store_weights
+from qdqtool.graph.onnx_io.walk import is_heavy
 from qdqtool.graph.qdq.changes import BIAS
+from qdqtool.graph.qdq.encode import decode
 from qdqtool.graph.qdq.find import DEQUANTIZE, QUANTIZE
 from qdqtool.graph.view import Model
 
@@ -33,6 +36,7 @@ from qdqtool.graph.view import Model
 
 
 _DATA: Final = "folded.data"
+_SCALES: Final = (np.float32, np.float16, ml_dtypes.bfloat16)
 _LOWEST, _HIGHEST = np.float32(-128), np.float32(127)
 """Saturation bounds of INT8 in ONNX; our scales never use -128."""
 
@@ -97,8 +101,31 @@ def with_folded_weights(model: Model, folder: Path) -> Model:
 
 
 def folded_weights(model: Model) -> Iterator[onnx.TensorProto]:
-    """Yield the results of all INT8 Q/DQ pairs (zero point 0) on FP32 weights, bit by bit as onnxruntime computes them."""
-    return (_tensor(weight) for weight, _ in _pairs(Edit(model)))
+    """Yield the results of INT8 Q/DQ pairs (zero point 0) on FP32 weights, and the values of large stored weights.
+
+    The values are bit by bit as onnxruntime computes them.
+    """
+    edit = Edit(model)
+    yield from (_tensor(weight) for weight, _ in _pairs(edit))
+    for back in edit.nodes:
+        stored = edit.constants.get(back.input[0]) if back.op_type == DEQUANTIZE else None
+        if stored is not None and is_heavy(stored) and (values := _dequantized(edit, back)) is not None:
+            yield numpy_helper.from_array(values, back.output[0])
+
+
+def _dequantized(edit: Edit, back: onnx.NodeProto) -> NDArray[Any] | None:
+    """Return the values of a DequantizeLinear of a constant; None for zero points, other forms, and scales that are computed."""
+    stored, scale = array(edit.constants[back.input[0]]), edit.value(back.input[1])
+    zero = edit.value(back.input[2]) if len(back.input) > 2 and back.input[2] else None
+    own = {field.name: helper.get_attribute_value(field) for field in back.attribute}
+    axis, block = int(own.pop("axis", 1)) % stored.ndim, own.pop("block_size", 0) or None
+    if own or scale is None or scale.dtype not in _SCALES:
+        return None
+    if (len(back.input) > 2 and zero is None) or (zero is not None and zero.any()):
+        return None
+    if block and stored.shape[axis] % block:
+        return None
+    return decode(stored, scale, axis if scale.size > 1 or block else None, block, scale.dtype)
 
 
 def _tensor(weight: _PairedWeight) -> onnx.TensorProto:

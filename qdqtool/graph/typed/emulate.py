@@ -21,6 +21,7 @@ from qdqtool.core.tensors import DType
 from qdqtool.errors import InputFileError
 from qdqtool.graph.canonical.order import TakenNames, inline_functions, sort
 from qdqtool.graph.canonical.shapes import infer_types
+from qdqtool.graph.onnx_io.deferred import array
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.onnx_io.read import default_opset, parse_in_pieces, read
 from qdqtool.graph.onnx_io.walk import bodies, copy_message
@@ -64,6 +65,9 @@ _OLDEST: Final = 6
 _DROPPED: Final = "InsertedPrecisionFreeCast_"
 """Name prefix of Casts that onnxruntime drops; models that it saved contain them."""
 
+
+EXACT_FORM: Final = "__qdqtool_fp32"
+"""End of the name of an FP32 constant whose values are exact in the narrow type that a Cast makes of it."""
 
 Asked = Callable[[Model], Mapping[str, DType]]
 """Function that asks a runtime for the output types of a model."""
@@ -152,7 +156,8 @@ def _round_model(model: Model, ask: Asked | None) -> Model:
     graph = proto.graph
     _widen_brain_borders(graph)
     inferred = infer_types(proto)
-    main = _Scope(inferred, TakenNames(_names(inferred)), None)
+    stored = frozenset(tensor.name for tensor in graph.initializer)
+    main = _Scope(inferred, TakenNames(_names(inferred)), None, stored)
     unknown = [name for node in inferred.node for name in node.output if name and not main.kind(name)]
     if unknown and ask is not None:
         main.learn(ask(_returning(proto, unknown, model.path)))
@@ -226,14 +231,18 @@ class _Scope:
         graph: the graph with the types of its tensors.
         names: the names that are taken anywhere in the model.
         outer: the graph around a body.
+        stored: names of the constants of the graph.
     """
 
-    def __init__(self, graph: onnx.GraphProto, names: TakenNames, outer: _Scope | None) -> None:
+    def __init__(
+        self, graph: onnx.GraphProto, names: TakenNames, outer: _Scope | None, stored: frozenset[str]
+    ) -> None:
         self.nodes: list[onnx.NodeProto] = []
         self._names = names
         self._outer = outer
         self._kinds = {value.name: _kind(value) for value in (*graph.value_info, *graph.input, *graph.output)}
         self._kinds |= {tensor.name: tensor.data_type for tensor in graph.initializer}
+        self._stored = stored
         self._own = {entry.name for entries in (graph.input, graph.initializer) for entry in entries}
         self._own.update(name for node in graph.node for name in node.output)
         self._wide: dict[str, str] = {}
@@ -249,18 +258,29 @@ class _Scope:
 
     def add(self, node: onnx.NodeProto) -> None:
         """Write a node, after the Casts for its inputs."""
+        if node.op_type == "Cast" and node.input[0] in self._stored and node.input[0].endswith(EXACT_FORM):
+            self._wide[node.output[0]] = self._unmade[node.output[0]] = node.input[0]
+            return
         inner = list(bodies(node))
         for body in inner:
             self._rewrite(body)
         if node.op_type in _CASTS and node.name.startswith(_DROPPED):
             node.name = ""
         kinds = {self.kind(name) for name in (*node.input, *node.output) if name}
-        if inner or node.op_type in _CASTS or 0 in kinds or kinds.isdisjoint(_WORDS):
+        if inner or node.op_type in _CASTS or 0 in kinds or kinds.isdisjoint(_WORDS) or self._rounds(node):
             for name in node.input:
                 self.narrow(name)
             self.nodes.append(node)
         else:
             self._widen(node)
+
+    def _rounds(self, node: onnx.NodeProto) -> bool:
+        """Return True for stored weights that onnxruntime dequantizes to FP16: it keeps one FP32 copy of them instead of two."""
+        return (
+            node.op_type == "DequantizeLinear"
+            and node.input[0] in self._stored
+            and self.kind(node.output[0]) == _HALF
+        )
 
     def close(self, outputs: Iterable[onnx.ValueInfoProto]) -> None:
         """Write the Casts for the graph outputs."""
@@ -275,7 +295,7 @@ class _Scope:
             self.nodes.append(_cast(self._unmade.pop(name), name, self._kinds[name]))
 
     def _rewrite(self, body: onnx.GraphProto) -> None:
-        scope = _Scope(body, self._names, self)
+        scope = _Scope(body, self._names, self, frozenset())
         for node in body.node:
             scope.add(copy_message(node))
         scope.close(body.output)
@@ -322,8 +342,11 @@ class _Scope:
 
 
 def _values(tensor: onnx.TensorProto) -> NDArray[np.float32]:
-    return (
-        widen_constant(tensor)
-        if tensor.data_type == _BRAIN
-        else numpy_helper.to_array(tensor).astype(np.float32)
-    )
+    return widen_constant(tensor) if tensor.data_type == _BRAIN else array(tensor).astype(np.float32)
+
+
+def widened(tensor: onnx.TensorProto) -> onnx.TensorProto:
+    """Return an FP16 or BF16 constant as FP32, under a name that ends with `EXACT_FORM`; other constants as they are."""
+    if tensor.data_type not in _WORDS:
+        return tensor
+    return numpy_helper.from_array(_values(tensor), tensor.name + EXACT_FORM)
