@@ -219,7 +219,8 @@ def _tensors(
     with tempfile.TemporaryDirectory(prefix="qdqtool-inside-") as folder:
         for left, right, names in watch_inside(models, Path(folder), room=_ROOM):
             openers = [
-                partial(open_piece, side.source, description="inner tensors") for side in (left, right)
+                partial(open_piece, side.source, description="inner tensors", packed=not large)
+                for side in (left, right)
             ]
             with both_sides(openers[0], openers[1], samples, options.limit, large=large) as (first, second):
                 compared += compare(first, second, samples, options, inside=names).tensors

@@ -43,6 +43,7 @@ from qdqtool.pipeline.search.proposal import Origin
 from qdqtool.pipeline.search.subsets import OnRun, SubsetOutcome, TrialRunner
 from qdqtool.pipeline.search.switched import SwitchedNetwork, Units, units_of
 from qdqtool.pipeline.writing import or_without
+from qdqtool.platform import give_back
 from qdqtool.runtime.operators import use_operators
 from qdqtool.runtime.session import on_device
 
@@ -339,6 +340,8 @@ def study(request: SensitivityRequest, on_step: OnStep) -> Sensitivity:
         result = replace(result, notes=(*result.notes, note))
     if request.options.causes:
         before = result
+        del bench, network, staged  # their sessions
+        give_back()
         result, notes = or_without(
             "looking for causes and fixes of noise",
             lambda: add_causes(
