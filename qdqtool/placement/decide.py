@@ -6,7 +6,7 @@ The order of rules cannot matter: requests and vetoes are sets, and groups of te
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from functools import partial
@@ -33,7 +33,7 @@ from qdqtool.graph.view import GraphView
 from qdqtool.matching.products import compute_nodes, operand_slots
 from qdqtool.matching.rule import RULES, Place, Rulebook, rulebook
 from qdqtool.placement.formats import notes, refuse, replace_opinions, schemes
-from qdqtool.trt.ops import SHAPE_READERS, upstream
+from qdqtool.trt.ops import SHAPE_READERS, quantization_commutes, upstream
 
 # --- shared scales ---------------------------------------------------------------------------------------------------
 # The groups with a shared scale that matter once the quantized tensors are known, merged.
@@ -179,7 +179,7 @@ def veto_unshared(view: GraphView, ties: list[SharedScale], opinions: Opinions) 
     hopeful = {slot for slot in tensors if all(opinion.only_if_shared for opinion in opinions[slot])}
     shared = carriers(ties, {tensor for slot, tensor in tensors.items() if slot not in hopeful})
     for slot in hopeful:
-        if shared.isdisjoint(upstream(view, tensors[slot])):
+        if shared.isdisjoint(upstream(view, tensors[slot])) or not _arrives(view, slot, tensors.keys()):
             yield SlotStatement(
                 slot=slot,
                 rule=min(opinion.rule for opinion in opinions[slot]),
@@ -188,6 +188,14 @@ def veto_unshared(view: GraphView, ties: list[SharedScale], opinions: Opinions) 
                 fix="nothing to do: INT8 here alone would save nothing",
                 claim=of_reason(Assertion.QUANTIZES_MORE),
             )
+
+
+def _arrives(view: GraphView, slot: Slot, granted: Collection[Slot]) -> bool:
+    """Return True if a node that does more than move the values of this input reads them quantized."""
+    if slot.index or not quantization_commutes(view, view.by_name[slot.node]):
+        return slot in granted
+    uses = [use for name in view.by_name[slot.node].outputs for use in view.uses(name)]
+    return any(_arrives(view, Slot(node=use.node.name, index=use.index), granted) for use in uses)
 
 
 # --- decide ----------------------------------------------------------------------------------------------------------
