@@ -71,17 +71,42 @@ class _PairedWeight:
         return values
 
 
-def with_folded_weights(model: Model, folder: Path) -> Model:
-    """Return the model with the quantized FP32 weights replaced by the results of their INT8 Q/DQ pairs (zero point 0), bit by bit.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _StoredWeight:
+    """A constant of a low-bit type with a DequantizeLinear after it.
 
-    Their values are in a file in `folder`, which no other process may read, and which must last as long as the model. Pairs of
-    other formats stay.
+    Attributes:
+        result: the tensor that the DequantizeLinear writes.
+        constant: the stored weight.
+        scale: a single number, one number per channel along `axis`, or one per block of `block` elements along `axis`.
+    """
+
+    result: str
+    constant: onnx.TensorProto
+    scale: NDArray[Any]
+    axis: int | None
+    block: int | None
+
+    @property
+    def values(self) -> NDArray[Any]:
+        """Values after the DequantizeLinear, computed as onnxruntime does, in the type of the scale."""
+        return decode(array(self.constant), self.scale, self.axis, self.block, self.scale.dtype)
+
+
+def with_folded_weights(model: Model, folder: Path) -> Model:
+    """Return the model with constants in place of its quantized weights, bit by bit: INT8 pairs on FP32, and large stored weights.
+
+    The values are in a file in `folder`, which no other process may read, and which must last as long as the model. Pairs of
+    other formats, and zero points, stay.
     """
     edit = Edit(model)
-    weights = {back.name: weight for weight, back in _pairs(edit)}
-    edit.remove(node for node in edit.nodes if node.name in weights)
-    folded = {weight.result: weight for weight in weights.values()}
-    edit.constants |= {weight.result: weight.constant for weight in weights.values()}
+    folded: dict[str, _PairedWeight | _StoredWeight] = {}
+    nodes = set()
+    for weight, back in _weights(edit):
+        folded[weight.result] = weight
+        nodes.add(back.name)
+    edit.remove(node for node in edit.nodes if node.name in nodes)
+    edit.constants |= {result: weight.constant for result, weight in folded.items()}
     edit.prune()
     # with all heavy weights in one folder they are read from there
     moved = [
@@ -106,29 +131,40 @@ def folded_weights(model: Model) -> Iterator[onnx.TensorProto]:
     The values are bit by bit as onnxruntime computes them.
     """
     edit = Edit(model)
-    yield from (_tensor(weight) for weight, _ in _pairs(edit))
+    for weight, _ in _weights(edit):
+        yield _tensor(weight)
+
+
+def _weights(edit: Edit) -> Iterator[tuple[_PairedWeight | _StoredWeight, onnx.NodeProto]]:
+    """Yield each weight that can be folded, with its DequantizeLinear."""
+    yield from _pairs(edit)
+    yield from _stored(edit)
+
+
+def _stored(edit: Edit) -> Iterator[tuple[_StoredWeight, onnx.NodeProto]]:
+    """Yield each large stored weight with its DequantizeLinear; none with zero points, other forms, or computed scales."""
     for back in edit.nodes:
-        stored = edit.constants.get(back.input[0]) if back.op_type == DEQUANTIZE else None
-        if stored is not None and is_heavy(stored) and (values := _dequantized(edit, back)) is not None:
-            yield numpy_helper.from_array(values, back.output[0])
+        constant = edit.constants.get(back.input[0]) if back.op_type == DEQUANTIZE else None
+        if constant is None or not is_heavy(constant):
+            continue
+        scale = edit.value(back.input[1])
+        zero = edit.value(back.input[2]) if len(back.input) > 2 and back.input[2] else None
+        own = {field.name: helper.get_attribute_value(field) for field in back.attribute}
+        axis, block = int(own.pop("axis", 1)) % len(constant.dims), own.pop("block_size", 0) or None
+        if own or scale is None or scale.dtype not in _SCALES:
+            continue
+        if (len(back.input) > 2 and zero is None) or (zero is not None and zero.any()):
+            continue
+        if block and constant.dims[axis] % block:
+            continue
+        along = axis if scale.size > 1 or block else None
+        yield (
+            _StoredWeight(result=back.output[0], constant=constant, scale=scale, axis=along, block=block),
+            back,
+        )
 
 
-def _dequantized(edit: Edit, back: onnx.NodeProto) -> NDArray[Any] | None:
-    """Return the values of a DequantizeLinear of a constant; None for zero points, other forms, and scales that are computed."""
-    stored, scale = array(edit.constants[back.input[0]]), edit.value(back.input[1])
-    zero = edit.value(back.input[2]) if len(back.input) > 2 and back.input[2] else None
-    own = {field.name: helper.get_attribute_value(field) for field in back.attribute}
-    axis, block = int(own.pop("axis", 1)) % stored.ndim, own.pop("block_size", 0) or None
-    if own or scale is None or scale.dtype not in _SCALES:
-        return None
-    if (len(back.input) > 2 and zero is None) or (zero is not None and zero.any()):
-        return None
-    if block and stored.shape[axis] % block:
-        return None
-    return decode(stored, scale, axis if scale.size > 1 or block else None, block, scale.dtype)
-
-
-def _tensor(weight: _PairedWeight) -> onnx.TensorProto:
+def _tensor(weight: _PairedWeight | _StoredWeight) -> onnx.TensorProto:
     return numpy_helper.from_array(weight.values, weight.result)
 
 
