@@ -69,7 +69,10 @@ def compare(
 def compare_noise(
     reference: Runner, candidate: Runner, samples: SampleSource, options: CompareOptions
 ) -> tuple[Comparison, tuple[float, ...]]:
-    """Return the result of `compare`, and each sample's share of the noise; () without measured outputs."""
+    """Return the result of `compare`, and the contribution of each sample to the ratio of noise to signal.
+
+    Without measured outputs, the contributions are ().
+    """
     meeting = _Meeting(reference, candidate, options, frozenset(), ())
     meeting.run(samples, None)
     return meeting.result(meaningful=samples.meaningful), meeting.shares
@@ -241,7 +244,7 @@ class _Meeting:
 
     @property
     def shares(self) -> tuple[float, ...]:
-        """Each sample's share of the noise; () without noise figures."""
+        """The noise of each sample, divided by the signal of all samples; () without a measured signal."""
         _, signal, noise = self._measured
         return tuple((noise / signal.sum()).tolist()) if signal.sum() > 0 else ()
 
@@ -293,7 +296,7 @@ class _Meeting:
         )
 
     def _with_task(self, outputs: tuple[OutputComparison, ...]) -> tuple[OutputComparison, ...]:
-        """Add the measures of the task to the scored output."""
+        """Add the further figures of the task, such as perplexity, to the entry of the scored output."""
         more = self._task.measures()
         scored = self._scored[0].reference if self._scored else ""
         return tuple(
@@ -353,7 +356,7 @@ def _wild(left: NDArray[Any], right: NDArray[Any]) -> str | None:
 
 
 def _finite(reading: Reading) -> Reading:
-    """Return the reading of a metric; without a value if it is infinite."""
+    """Return the result of a metric; if it is infinite or NaN, return a note instead of the value."""
     if reading.value is None or math.isfinite(reading.value):
         return reading
     return Reading(value=None, note="the values are too large to measure")

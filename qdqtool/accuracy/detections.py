@@ -222,7 +222,7 @@ def _background(scores: Floats, *, is_logits: bool) -> int | None:
 
 
 def _says_nothing(scores: Floats, *, is_logits: bool) -> bool:
-    """Return True if most rows have no likely class."""
+    """Return True if most rows have a best score below 0.5 (for logits, below 0): they show no object."""
     likely = scores.max(axis=1) > (0.0 if is_logits else 0.5)
     return bool(likely.mean() < _SMALLEST_SHARE)
 
@@ -298,7 +298,10 @@ class BoxLayout(enum.Enum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NoScores:
-    """Result for an output without a known layout; `why` continues "an output of shape (1, 2, 3) "."""
+    """Result for an output without a known layout.
+
+    In messages, `why` follows the words "an output of shape (1, 2, 3) ".
+    """
 
     why: str
 
@@ -453,7 +456,7 @@ def _with_objectness(rows: Floats) -> bool | None:
 
 
 def are_probabilities(values: NDArray[Any]) -> bool:
-    """Return True if all values are probabilities, up to a rounding error of a coarse scale."""
+    """Return True if all values are from 0 to 1, within the rounding error of a coarse quantization scale."""
     if not values.size:
         return True
     return bool(values.min() >= -_SLACK and values.max() <= 1 + _SLACK)

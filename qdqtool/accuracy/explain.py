@@ -119,7 +119,7 @@ class _Ledger:
         return min((self.apart(name, member) for member in members if member != name), default=math.inf)
 
     def loneliness(self, names: Collection[str]) -> float:
-        """Return the largest distance of one of these runs from its most similar other run, as energy."""
+        """Return the largest energy by which a run in `names` differs from its nearest other run."""
         return max((self.nearest(name, names) for name in names), default=0.0) if len(names) > 1 else 0.0
 
     def decibel(self, noise: float) -> float | None:
@@ -152,7 +152,7 @@ def _verdict(output: str, ledger: _Ledger, emulations: Emulations) -> MismatchEx
 
 
 def _fits(ledger: _Ledger, family: Collection[str]) -> bool:
-    """Return True if the candidate's outputs are about as near to valid runs as these are to each other."""
+    """Return True if the candidate is about as near to a valid run as valid runs are to each other."""
     reach = max(ledger.loneliness(family), _FLOAT_NOISE * ledger.signal)
     return ledger.nearest(_CANDIDATE, family) <= _SLACK * reach
 

@@ -166,7 +166,7 @@ def _is_prototype(output: NDArray[Any], extra: int) -> bool:
 
 
 def _scale(sample: Sample, prototypes: NDArray[Any]) -> Floats | None:
-    """Return the ratio of mask pixels to picture pixels for left, top, right and bottom of a box."""
+    """Return the factors from picture pixels to mask pixels, for left, top, right and bottom of a box."""
     for feed in sample.feeds.values():
         if feed.ndim == _MAP:
             height, width = feed.shape[2:] if feed.shape[1] in _COLOURS else feed.shape[1:3]

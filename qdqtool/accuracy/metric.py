@@ -108,7 +108,7 @@ _functions: ContextVar[Mapping[str, Function]] = ContextVar("functions", default
 
 @contextmanager
 def list_passed(metrics: Sequence[str | Function]) -> Iterator[tuple[str, ...]]:
-    """Yield a name for each metric; inside the block, `distance` accepts it for a function of the caller.
+    """Yield the names of the metrics in results; inside the block, `distance` finds passed functions by name.
 
     A function (reference, candidate) -> float is averaged over the samples.
 

@@ -126,7 +126,7 @@ def shared_tensors(first: Model, second: Model) -> tuple[str, ...]:
 
 
 def turns(models: tuple[Model, Model], room: int) -> int:
-    """Return how many times `watch_inside` must run each sample."""
+    """Return how often `watch_inside` must run each sample: once for each group of inner tensors."""
     return sum(1 for _ in within(models[0], shared_tensors(*models), room))
 
 

@@ -111,7 +111,7 @@ def feeds_for(runner: Fed, sample: Sample) -> Feeds:
 def comparable(
     reference: NDArray[Any], candidate: NDArray[Any], pair: Pair, sample: Sample
 ) -> tuple[Floats, Floats]:
-    """Return two output arrays as float64; infinities that both have become zero.
+    """Return two output arrays as float64. Infinities at equal places in both arrays become zero.
 
     Raises:
         InputFileError: text, different shapes, NaN, or an infinity on one side only.
@@ -272,7 +272,9 @@ def _file(folder: Path, number: int) -> Path:
 
 
 class Remembered:
-    """A runner that stores its outputs by the content of the inputs, for several threads.
+    """A runner that stores outputs under a hash of the inputs, and returns them if equal inputs come again.
+
+    Several threads may use it.
 
     Args:
         open_it: opens the model.
@@ -314,7 +316,7 @@ class Remembered:
         self._runner = self._open = None
 
     def reopen(self, open_it: Callable[[], Runner]) -> None:
-        """Use the runner that `open_it` opens for inputs without stored outputs."""
+        """After `close`, run inputs without stored outputs in the runner that `open_it` opens."""
         self._open = open_it
 
     def _open_reference(self) -> Runner:

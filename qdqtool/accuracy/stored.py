@@ -49,7 +49,7 @@ def from_npz(path: Path) -> list[dict[str, NDArray[Any]]]:
 
 
 def _arrays(stream: IO[bytes]) -> dict[str, NDArray[Any]]:
-    """Return the arrays in a .npz file by name. An array that claims more bytes than there are is rejected."""
+    """Return the arrays in a .npz file by name. Reject an array that states more bytes than the file has."""
     arrays = {}
     with zipfile.ZipFile(stream) as archive:
         entries = [entry for entry in archive.infolist() if entry.filename.endswith(".npy")]

@@ -76,7 +76,7 @@ class ScorePair:
 
     @property
     def shown(self) -> Floats:
-        """The candidate's scores, in which the reference's class ranks last if the candidate has no box.
+        """The candidate's scores; -1 for the reference's best class if no box of the candidate is confident.
 
         The best box below the threshold may have any class, and often has the right one.
         """
@@ -403,7 +403,7 @@ class Task:
                 count.record(float(reference == truth), float(candidate == truth))
 
     def _watch(self, scores: ScorePair) -> None:
-        """Record facts about a sample for the notes."""
+        """Count doubtful samples, tied scores and different answers, for the notes on the task metrics."""
         left, right = scores.reference, scores.candidate
         if scores.layout is not None:
             self._doubtful += int(scores.named is None)
@@ -434,7 +434,10 @@ def hits_of(metric: Hit, scores: ScorePair, label: int | None) -> tuple[float, f
 
 
 def boxes_of(scores: ScorePair) -> tuple[float, float] | None:
-    """Return 1 and the F1 score of the candidate's boxes in one image against the reference's; None if neither has boxes."""
+    """Return (1, F1 score of the candidate's boxes against the reference's boxes) for one image.
+
+    The result is None if neither model has boxes.
+    """
     if scores.layout is None or scores.boxes is None:
         return None
     matches = agreement(*scores.boxes, scores.layout)

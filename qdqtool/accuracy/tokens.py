@@ -76,7 +76,7 @@ def token_input(feeds: Feeds) -> str | None:
 def judged_tokens(
     reference: Mapping[str, NDArray[Any]], candidate: Mapping[str, NDArray[Any]], sample: Sample
 ) -> TokenJudgement | None:
-    """Score both language models on one sample; None if they are none, or if no position has a next token.
+    """Score both language models on one sample; None for other models, or if no position has a next token.
 
     The first output is read, with the same name on both sides.
     """
@@ -124,7 +124,7 @@ def _predicts(losses: NDArray[np.float64], vocabulary: int) -> bool:
 
 
 def used_positions(feeds: Feeds, shape: tuple[int, ...]) -> NDArray[np.bool_]:
-    """Return the positions (batch, positions) that every mask among the inputs allows."""
+    """Return an array (batch, positions) that is False where an integer mask among the inputs is zero."""
     used = np.ones(shape, bool)
     for name, feed in feeds.items():
         # a mask of floats is added to the scores, where 0 keeps a token

@@ -154,7 +154,7 @@ def words_of(value: object, name: str) -> tuple[str, ...]:
 
 
 def ignored_words(value: object) -> tuple[str, ...]:
-    """Return the argument `ignore` in the form that `waivers` reads: codes or names, with or without reasons.
+    """Return the argument `ignore` as words: codes or names of checks, each with `=reason` if there is one.
 
     Raises:
         UsageError: the value has another type.
@@ -265,7 +265,10 @@ def fitting_recipe(
     trust: bool,
     labels: LabelsInput = None,
 ) -> Recipe:
-    """Return the recipe as `recipe_of` does; None means the shipped recipe that fits the model (a file or an opener)."""
+    """Return the recipe as `recipe_of` does. For None, return the shipped recipe that fits `model`.
+
+    `model` is a file, or a function that loads the model.
+    """
     return recipe_of(*fit_recipe(recipe, settings, model, labels=labels), trust=trust)
 
 

@@ -117,7 +117,7 @@ class AuditContext:
         return as_float(nodes, placed=self.placement is not None) if nodes else ""
 
     def refusals(self, layers: Iterable[EngineLayer]) -> str:
-        """Return the fixes that would allow quantization where placement vetoed it in these layers; "" if it vetoed none."""
+        """Return the fixes for placement's vetoes on nodes of these layers; "" if there are no vetoes."""
         names = {name for layer in layers for name in layer.onnx_nodes}
         decisions = self.placement.decisions if self.placement else ()
         refused = [decision for decision in decisions if decision.slot.node in names and decision.is_refused]

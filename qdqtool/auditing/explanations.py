@@ -66,7 +66,7 @@ def in_one(causes: Iterable[Explanation]) -> str:
 
 
 def why_decided_float(decisions: Iterable[Decision]) -> Iterator[Explanation]:
-    """Yield each different veto on these inputs, then one explanation for the inputs that no rule asked to quantize."""
+    """Yield an explanation for each different veto, then one for inputs that no rule asked to quantize."""
     reasons = set()
     quiet = []
     for decision in decisions:
@@ -86,7 +86,7 @@ def why_decided_float(decisions: Iterable[Decision]) -> Iterator[Explanation]:
 
 
 def _claims(opinion: SlotStatement) -> tuple[Claim, ...]:
-    """Return what a veto claims about the engine; the default is `IS_KEPT`."""
+    """Return what a veto claims about the engine, for builds to check; by default `IS_KEPT`."""
     return (opinion.claim or IS_KEPT,)
 
 
@@ -100,7 +100,7 @@ def builders(*, rtx: bool, targets: tuple[str, ...]) -> tuple[Target, ...]:
 
 
 class RuleExplanations:
-    """Explanations of the rules for the nodes of a Q/DQ model, for an engine of one of `builders`."""
+    """Explains, by the rules, why nodes of a Q/DQ model are float; `made_by` lists possible builders."""
 
     def __init__(self, flow: Flow, made_by: tuple[Target, ...], book: Rulebook) -> None:
         self._flow = flow
@@ -148,12 +148,12 @@ class RuleExplanations:
 
     @cached_property
     def _lost(self) -> dict[str, dict[str, Explanation]]:
-        """Explanations of lint findings that take the low-bit format from compute nodes, by node and code."""
+        """Explanations of lint findings by which compute nodes lose the low-bit format, by node and code."""
         return self._by_rule(lambda violation: bool(violation.products))
 
     @cached_property
     def _suspected(self) -> dict[str, dict[str, Explanation]]:
-        """Explanations of lint findings that may take the low-bit format from a node, by node and code."""
+        """Explanations of other lint findings, which may make a node float, by node and code."""
         return self._by_rule(
             lambda violation: not violation.products and violation.severity is not Severity.INFO
         )

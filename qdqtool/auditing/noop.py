@@ -156,7 +156,7 @@ def _sizes(name: str, ours: int | None, theirs: int | None) -> Observation:
 
 
 def _tactics(engine: Engine) -> Counter[str]:
-    """Count the kernel names of the compute layers, without stubs that have no kernel name."""
+    """Count how often each kernel name occurs among the compute layers, without names that contain "STUB"."""
     names = (layer.tactic for layer in engine.kernels if layer.role is Role.COMPUTE)
     return Counter(name for name in names if name and "STUB" not in name)
 

@@ -66,8 +66,9 @@ _MAY_MULTIPLY = frozenset({"Sum", "Etc"})
 def add_generated_kernels(
     flow: Flow, node: Node, weights: tuple[int, ...], holders: LayerMatch, engine: Engine
 ) -> LayerMatch:
-    """Add to `holders` the generated kernels that compute `node`, if no other kernel does and their type is proved.
+    """Return `holders` with the generated kernels that compute `node`, if it has no compute kernel yet.
 
+    Only kernels whose arithmetic type is proved are added.
     `weights` are the inputs that are known when the engine is built.
     """
     if holders.compute:
@@ -94,7 +95,10 @@ def add_generated_kernels(
 
 
 def _adds_products(node: Node, layer: EngineLayer) -> bool:
-    """Return True if a generated kernel sums products: with a reduction, or with single additions for two to four rows."""
+    """Return True if the name of a generated kernel allows that the kernel computes a matrix product.
+
+    The name contains Sum or is cut off (Etc). For two to four rows, a name with Mul and Add counts too.
+    """
     operations = set(words(layer))
     one_by_one = node.op in MATRIX_PRODUCTS and "Mul" in operations and "Add" in operations
     return one_by_one or bool(_MAY_MULTIPLY & operations)
@@ -112,7 +116,7 @@ def _float_types(layers: Iterable[EngineLayer]) -> set[DType]:
 
 
 def _steps(view: GraphView, node: Node, engine: Engine) -> Iterator[EngineLayer]:
-    """Yield the layers that hold a weight of a recurrent node. Skip layers that only name other nodes."""
+    """Yield the layers with a weight of a recurrent node, except layers known to compute only other nodes."""
     pieces = _pieces(view, node)
     for layer in engine.layers:
         names_others = layer.certainty is Certainty.STATED and node.name not in layer.onnx_nodes
@@ -148,7 +152,7 @@ def _tensor_of_sizes(layer: EngineLayer, pieces: frozenset[Sizes]) -> EngineTens
 
 
 def _set_arithmetic_type(layer: EngineLayer, dtype: DType) -> EngineLayer:
-    """Return the layer with `dtype` as the type of its arithmetic. A matrix kernel is returned unchanged."""
+    """Return the layer with the inferred precision `dtype`; a compute layer keeps the precision it has."""
     if layer.role is Role.COMPUTE:
         return layer
     return replace(layer, precision=dtype, precision_certainty=Certainty.INFERRED)

@@ -161,7 +161,7 @@ def verdicts_of(nodes: Sequence[NodeEvidence]) -> tuple[NodeVerdict, ...]:
 
 
 def _add_command(node_verdict: NodeVerdict, evidence: NodeEvidence) -> NodeVerdict:
-    """Return a verdict with its fix as a command, and with the claims that its sentences make about the engine."""
+    """Return a verdict with its fix as a command, and with what reason and fix claim about the engine."""
     fix = format_fix(node_verdict.fix, command=evidence.as_float, at=node_verdict.node)
     stated = node_verdict.claims or (
         (of_reason(Assertion.IS_FLOAT),) if node_verdict.reason and _is_float(node_verdict) else ()
@@ -181,7 +181,7 @@ def cases(
     targets: tuple[str, ...] = (),
     book: Rulebook | None = None,
 ) -> tuple[NodeEvidence, ...]:
-    """Return the evidence on every compute node, in graph order; `book` records rules that failed."""
+    """Return the evidence on every compute node, in graph order; the rules in `book` add explanations."""
     nodes = [node for node in model.view.nodes if node.op in COMPUTE]
     flow, rtx = Flow(model), is_from_rtx(engine)
     made_by = builders(rtx=rtx, targets=targets)
@@ -233,9 +233,9 @@ def is_from_rtx(engine: Engine) -> bool:
 
 
 def _own(holders: LayerMatch, shared: Counter[str]) -> LayerMatch:
-    """Prefer the kernels that compute only one node to kernels that may contain just its bias.
+    """Leave out kernels that several nodes share and fused attentions, if the node has other kernels.
 
-    So does any matrix kernel before a fused attention, which includes the bias of the projections before it.
+    A shared kernel may contain just the bias of a node, as a fused attention does for projections before it.
     """
     matrix = tuple(layer for layer in holders.compute if not is_attention(layer))
     holders = replace(holders, compute=matrix or holders.compute)
@@ -322,7 +322,10 @@ def _in_attention(node_evidence: NodeEvidence, precision: DType) -> DType:
 
 
 def _is_rounded(node_evidence: NodeEvidence) -> bool:
-    """Return True if all kernels of a node round its input to eight bits. The engine does not show such kernels' types."""
+    """Return True if all kernels of a node round its input to eight bits.
+
+    For such kernels, the engine does not show the type of the arithmetic.
+    """
     layers = node_evidence.holders.compute
     return bool(layers) and all(map(_multiplies_rounded, layers))
 
@@ -371,7 +374,7 @@ def _why(node_evidence: NodeEvidence, kind: Verdict, precision: DType) -> tuple[
 
 
 def _claims(node_evidence: NodeEvidence) -> tuple[Claim, ...]:
-    """Return the claims in all printed reasons of a node, each once."""
+    """Return what the printed reasons of a node claim about the engine, each claim once."""
     return tuple(dict.fromkeys(claim for cause in reasons(node_evidence) for claim in cause.all_claims))
 
 

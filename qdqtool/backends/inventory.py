@@ -86,7 +86,7 @@ INVENTORY = Artefact(kind="doctor", schema=1, type=Inventory)
 
 
 def take_inventory() -> Inventory:
-    """Check all packages, devices and builders. What could crash is loaded in a separate process."""
+    """Check all packages, devices and builders. Drivers that may crash are loaded in separate processes."""
     here = gpus()
     items = [
         Item(
@@ -218,7 +218,7 @@ def _gpu(here: tuple[Gpu, ...]) -> Item:
 
 
 def _builder(name: str, enables: str, *, here: tuple[Gpu, ...] | None) -> Item:
-    """Check a builder of `qdqtool doctor`; if `here` is given, the builder needs one of these GPUs."""
+    """Check a builder of `qdqtool doctor`; `here` are this machine's GPUs, or None if it needs no GPU."""
     try:
         version = BUILDERS.load(name).version()
     except MissingPackage as error:

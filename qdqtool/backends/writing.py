@@ -1,4 +1,4 @@
-"""Writes models; types, shapes and a session are checked before the file is written.
+"""Writes models. Before a file is written, types and shapes are checked, and onnxruntime opens the model.
 
 A rewrite of ours that makes an invalid model is found here and not in the builder, which blames the model. The check
 demands no new failure: a model with plug-in operators, or with types that onnxruntime's CPU lacks, is compared with the
@@ -60,7 +60,7 @@ def _check_without_weights(proto: Any) -> str | None:
 
 
 def _was_so(check: Callable[[Any], str | None], source: Path) -> bool:
-    """Return True if the source file of the model fails this check too."""
+    """Return True if the source file of the model fails `check` too."""
     if not source.is_file():
         return False
     try:

@@ -339,7 +339,7 @@ def _find_earlier_build(failure: Failure) -> bool | None:
 
 
 def _goes_on(run: RunHeader) -> bool:
-    """Return True if the program gives what TensorRT refuses to another provider."""
+    """Return True if TensorRT refused a plug-in node, and onnxruntime gives the node to another provider."""
     cause = by_name(run.failure.cause) if run.failure and run.failure.cause else None
     named = run.front_end == "onnxruntime" or (
         run.failure is not None and ":onnxruntime:" in run.failure.text
@@ -484,7 +484,7 @@ def _reasons(run: RunHeader, evidence: RunEvidence) -> Iterable[tuple[str, str, 
 
 
 def _not_requested(run: RunHeader, evidence: RunEvidence) -> tuple[str, str] | None:
-    """Return that the build options did not request INT8, with the fix; else None."""
+    """Return the reason "INT8 was not requested" and its fix; None if INT8 may have been requested."""
     allowed = types_allowed(run.options, run.argv)
     if not allowed or _LOW.intersection(allowed.split("+")) or evidence.has_qdq or evidence.nodes:
         return None

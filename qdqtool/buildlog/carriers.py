@@ -168,7 +168,7 @@ class _CarriedLine:
 
 @dataclass(frozen=True, slots=True)
 class _CarrierForm:
-    """One form of what another program prints before builder messages: its pattern and its groups."""
+    """The form of a prefix that another program prints before builder messages: a pattern, and its groups."""
 
     pattern: re.Pattern[str]
     says: tuple[str, ...]
@@ -303,7 +303,10 @@ class Carrier:
 
 
 def _match_rank(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:
-    """Match a rank at the beginning of a line. An error code is not a rank: the error text repeats the code."""
+    """Match a process rank at the beginning of a line; None if the number is an error code of the message.
+
+    An error code occurs again in the line, after "Error Code".
+    """
     match = pattern.match(text)
     is_code = match is not None and f"Error Code {match['rank']}:" in text[match.end() : _LONGEST]
     return None if is_code else match
@@ -458,7 +461,7 @@ def _before_own(lines: list[_CarriedLine], prefixes: Sequence[str | None]) -> It
 
 
 def _forms(prefixes: list[str], lines: int, own: AbstractSet[str]) -> list[_CarrierForm]:
-    """Return the forms of `prefixes` in `lines` lines, the most frequent first.
+    """Return the forms of the prefixes found in a block of `lines` lines, the most frequent first.
 
     A form without time and severity must be before most lines, or always before the builder's own prefix (`own`). If
     a message has several lines, launchers print the form only once.
@@ -491,7 +494,7 @@ def _outer(prefix: str) -> str:
 
 
 def _same_words(key: tuple[str, ...], members: list[list[re.Match[str]]]) -> bool:
-    """Return True if all lines have the same words at a place of this form, so that it is no part of a message."""
+    """Return True if each word of this form is equal in all lines, so that no word is part of a message."""
     return all(
         len({tokens[at][0] for tokens in members}) == 1 for at, part in enumerate(key) if part == "word"
     )

@@ -207,7 +207,7 @@ def _text(token: str) -> str:
 
 
 def _tokens(pieces: Iterator[bytes]) -> Iterator[str]:
-    """Yield the texts, numbers, marks and line ends of a JSON text; too long texts are skipped."""
+    """Yield the tokens of a JSON text: strings, numbers, punctuation and line ends. Skip too long tokens."""
     left = ""
     decode = codecs.getincrementaldecoder("utf-8")("surrogateescape").decode
     for piece in pieces:

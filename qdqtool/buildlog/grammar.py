@@ -296,7 +296,7 @@ class Keys:
         self._places = np.array([place for _, place in keys], np.int16)
 
     def find(self, words: Words) -> Codes:
-        """Return the hash table entry of each word, or `UNSURE`."""
+        """Return the pattern group of each eight-byte number; `UNSURE` for numbers that select no group."""
         words = words & self._mask
         at = np.minimum(np.searchsorted(self._keys, words), len(self._keys) - 1)
         return np.where(self._keys[at] == words, self._places[at], UNSURE)
@@ -370,7 +370,7 @@ def _rank(patterns: list[MessagePattern | None]) -> Rank:
 
 
 def follows(words: Words, begin: Ints, suffix: Parts, code: Codes) -> Flags:
-    """Return for each log line whether the text that a pattern requires follows its tactic id."""
+    """Return for each log line whether the text after its tactic id is the text that the pattern requires."""
     keys, masks = suffix.keys[code], suffix.masks[code]
     matched: Flags = masks == 0
     for size in _ID_SIZES:

@@ -108,7 +108,10 @@ class Run:
         self._large = (self.network, self.optimizer, self.tuning, self.memory, self.layers)
 
     def handlers(self) -> dict[str, Handler]:
-        """Return the handlers of each message pattern; if the memory for records is full, those that need none."""
+        """Return the handlers by message pattern.
+
+        If the memory for records is full, return only the handlers of collectors with few records.
+        """
         collectors: tuple[_Collector, ...] = self._small if self.full else (*self._small, *self._large)
         if self.whole and not self.full:
             collectors = (*collectors, self.tactics)
@@ -149,7 +152,7 @@ class Run:
         return self._kept > KEEP or was_whole != self.whole
 
     def count(self, verdict: LineVerdict, lines: int = 1) -> None:
-        """Count lines of a kind that were not read."""
+        """Count lines that are blank, come from other programs, or were not understood."""
         if verdict is LineVerdict.FOREIGN:
             self.foreign += lines
         elif verdict is LineVerdict.BLANK:

@@ -135,7 +135,10 @@ def _tactics(run: LogRun) -> Rows:
 
 
 def _formats(run: LogRun) -> Rows:
-    """Yield the fastest kernel of each layer for each combination of formats, and how much slower than the best it is."""
+    """Yield each layer's fastest kernel per combination of formats.
+
+    Each row also has the kernel's time divided by the layer's best time.
+    """
     best: dict[tuple[str, str], TacticRow] = {}
     for row in run.tactics:
         key = row.layer, row.formats

@@ -54,7 +54,7 @@ def blocks_of(
     first_line: int = 1,
     through: Callable[[Iterator[bytes]], Iterator[bytes]] | None = None,
 ) -> Iterator[LogBlock]:
-    """Yield the lines of a source in blocks, numbered from `first_line`; `through` makes the lines.
+    """Yield the lines of a source in blocks, numbered from `first_line`; `through` converts the text first.
 
     A line in which carriage returns overwrite each other (progress bars) becomes one line per text that the terminal
     showed, all with its number.
@@ -247,7 +247,7 @@ class BlockPrefilter:
         return _Light(light=light, tuned=tuned, noted=noted)
 
     def _first_of_each(self, hits: Flags) -> Flags:
-        """Return the first line of each sequence of consecutive lines, also across blocks."""
+        """Return the first marked line of each sequence of marked lines, which may cross blocks."""
         before = np.empty_like(hits)
         before[0] = self._in_run
         before[1:] = hits[:-1]

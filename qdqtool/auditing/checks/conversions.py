@@ -85,7 +85,7 @@ def _origin(layer: EngineLayer) -> str:
 
 
 def _is_inside(context: AuditContext, layer: EngineLayer) -> bool:
-    """Return True if a converting kernel converts neither an input nor an output of the engine."""
+    """Return True if a quantize or dequantize kernel reads no input and writes no output of the engine."""
     names = {tensor.name for tensor in (*layer.inputs, *layer.outputs)}
     between = bool(context.wiring.writers(layer)) and bool(context.wiring.readers(layer))
     return layer.role is Role.QDQ and bool(layer.inputs) and between and not names & context.border
@@ -121,7 +121,7 @@ def find_entry_conversion(context: AuditContext) -> Iterator[RawFinding]:
 
 
 def _is_asked_for(context: AuditContext) -> bool:
-    """Return True if the model contains the conversions of a kernel, or if placement was asked to insert them."""
+    """Return True if the model requests conversions: it has QuantizeLinear or Cast nodes, or a placement."""
     if context.view is None:
         return False
     return context.placement is not None or any(node.op in {QUANTIZE, *CASTS} for node in context.view.nodes)
@@ -192,7 +192,7 @@ def _fix_of_writer(context: AuditContext, layer: EngineLayer) -> str:
 
 
 def _float_or_kept(context: AuditContext, layer: EngineLayer) -> tuple[str, ...]:
-    """Return the compute nodes after a quantize kernel, if the kernel before it computes nothing that can be quantized."""
+    """Return the compute nodes after a quantize kernel; () if a compute kernel feeds the quantize kernel."""
     is_computed = context.wiring.writers(layer)[0].role is Role.COMPUTE
     return () if is_computed else _up_to_floats(context, layer)
 
@@ -427,7 +427,10 @@ def _name_readers(readers: list[EngineLayer]) -> str:
 
 
 def _float_readers(context: AuditContext, layer: EngineLayer) -> list[EngineLayer]:
-    """Return the layers that read a kernel's float result, without epilogues; () if another check reports the conversion."""
+    """Return the layers that read a kernel's float result, except generated kernels, which finish the result.
+
+    If a reader only quantizes the result again, return []: `find_float_round_trip` reports this.
+    """
     readers = context.wiring.readers(layer)
     if any(context.wiring.round_trip_of(reader) is not None for reader in readers):
         return []

@@ -183,7 +183,7 @@ def _nearest(
 
 
 def find_float_shortcut(context: AuditContext) -> Iterator[RawFinding]:
-    """Yield a finding for each reason why Adds are float. It covers all Adds with this reason."""
+    """Yield a finding for each reason why Adds read floats, for all Adds with this reason together."""
     if context.view is None or context.placement is None:
         return
     groups: dict[tuple[bool, Explanation], list[tuple[Slot, str]]] = defaultdict(list)
@@ -213,9 +213,9 @@ def find_float_shortcut(context: AuditContext) -> Iterator[RawFinding]:
 
 
 def _float_shortcuts(view: GraphView, placement: Placement) -> Iterator[tuple[Slot, str, bool]]:
-    """Yield float inputs of Adds that a rule asked to quantize, or that another node reads quantized. Skip constants.
+    """Yield float inputs of Adds that a rule asked to quantize, or whose tensor another node reads quantized.
 
-    The last item is true if another node reads the tensor quantized.
+    Constants are skipped. The last item is true if another node reads the tensor quantized.
     """
     decisions = {decision.slot: decision for decision in placement.decisions}
     shared = {decision.tensor for decision in placement.quantized}

@@ -111,7 +111,10 @@ def find_attention_not_fused(context: AuditContext) -> Iterator[RawFinding]:
 
 
 def _may_be_softmax(context: AuditContext, layer: EngineLayer) -> bool:
-    """Return False if the model shows only other operators in the kernel, such as the gates and sums of an mLSTM."""
+    """Return True if a kernel contains a Softmax node, or if the model does not show its nodes.
+
+    Other kernels, such as the gates of an mLSTM, only look like a softmax.
+    """
     nodes = (context.view.by_name.get(name) for name in layer.onnx_nodes) if context.view else ()
     ops = {node.op for node in nodes if node is not None and node.op not in QDQ}
     return not ops or bool(ops & _SOFTMAXES)
@@ -120,7 +123,7 @@ def _may_be_softmax(context: AuditContext, layer: EngineLayer) -> bool:
 def _fix_of_attention_pair(
     context: AuditContext, layer: EngineLayer, before: Sequence[EngineLayer], after: Sequence[EngineLayer]
 ) -> str:
-    """Return the fix that the model shows: an obstacle that Q/DQ cannot remove, or missing Q/DQ; "" without a model."""
+    """Return the fix for an attention that is not fused, from its Q/DQ and obstacles; "" if none is known."""
     flow = context.flow
     if flow is None:
         return ""
@@ -305,7 +308,7 @@ def _list_operators(context: AuditContext, finishers: Sequence[EngineLayer]) -> 
 
 
 def find_opaque_region(context: AuditContext) -> Iterator[RawFinding]:
-    """Yield a finding for each region whose kernels are not listed."""
+    """Yield a finding for each fused region if the layer information does not list its kernels."""
     for layer in context.kernels:
         if is_opaque(layer):
             nodes = layer.onnx_nodes

@@ -91,7 +91,7 @@ def find_runtime_weights(context: AuditContext) -> Iterator[RawFinding]:
 
 
 def _leave(readers: list[NodeVerdict]) -> str:
-    """Return the setting that keeps the nodes float that read a weight; for convolutions, by operator type.
+    """Return the setting that keeps the readers of a weight float: convolutions by type, other nodes by name.
 
     Convolutions never dequantize their weights inside their own kernel.
     """

@@ -217,7 +217,7 @@ _RETRIED = frozenset({_NO_KERNEL, "nvrtc", "myelin-check", "no-operation-kernel"
 
 
 def refusal(mistakes: Sequence[Mistake], messages: Sequence[str], *, where: str, log: str) -> QdqError:
-    """Return the error for a model that the parser refused, with the cause from the table of causes.
+    """Return the error for a model that the parser refused, with the known cause that matches the messages.
 
     `mistakes` come from the parser, `messages` are the builder's error lines, `log` is the file with all lines.
     """

@@ -65,7 +65,7 @@ _INT8_CORES_FROM = 72
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Abilities:
-    """A builder release with its typing, and the compute capability of the GPU.
+    """Facts about a builder that guards read: its name, network typing and GPU compute capability.
 
     Attributes:
         name: builder and release, for messages ("TensorRT 10.9").

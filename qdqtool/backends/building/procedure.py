@@ -267,7 +267,9 @@ def _with_notes(
 def _float_instead(
     request: BuildRequest, given_up: list[tuple[str, ...]], error: NoKernelError
 ) -> tuple[str, ...]:
-    """Write the model without the Q/DQ of refused nodes. Return the nodes that are added to `given_up`.
+    """Write the model without the Q/DQ of all nodes refused so far. Return the newly refused nodes.
+
+    `given_up` has the nodes refused earlier.
 
     Raises:
         NoKernelError: the error itself, when it names no node with Q/DQ.

@@ -17,7 +17,7 @@ from qdqtool.backends.flags import PRECISIONS, Flag, bytes_of
 
 
 class BuildFailure(Exception):  # noqa: N818 -- says what happened
-    """Raised if a build ends without an engine; `event` tells the parent process the reason."""
+    """Raised if a build ends without an engine. `event` names the reason, for the parent process."""
 
     def __init__(self, event: str, **facts: Any) -> None:
         super().__init__(event)

@@ -98,7 +98,7 @@ def attach_cache(trt: Any, config: Any, flags: tuple[Flag, ...]) -> Any:
 
 def _reader(parent: Any, content: bytes) -> Any:
     class CacheReader(parent):  # type: ignore[misc] # the native base class has no types
-        """A calibrator that returns its cache and no data."""
+        """A calibrator that gives the builder a calibration cache, but no calibration data."""
 
         def __init__(self) -> None:
             # The native base must be initialised by name: a cooperative call crashes the library.

@@ -79,7 +79,7 @@ class EngineClock:
         self._bind_outputs()
 
     def warm_up(self, milliseconds: float) -> None:
-        """Run the engine for at least this time, and at least once."""
+        """Run the engine for at least `milliseconds`, and at least once."""
         end = time.perf_counter() + milliseconds / 1000
         self._infer()
         while time.perf_counter() < end:

@@ -52,7 +52,7 @@ class OrtClock:
         self.measures = "wall-clock time of one onnxruntime call, transfers included"
 
     def warm_up(self, milliseconds: float) -> None:
-        """Run the model for at least this time, and at least once."""
+        """Run the model for at least `milliseconds`, and at least once."""
         end = time.perf_counter() + milliseconds / 1000
         self._runner.run(self._feeds)
         while time.perf_counter() < end:
@@ -223,7 +223,7 @@ def _by_library(
 
 
 def _program(request: TimeRequest, plans: Sequence[EnginePlan]) -> Program | None:
-    """Return the trtexec that times engines; None if the Python package does it."""
+    """Return the trtexec program for timing the engines; None to time them with a Python package."""
     if request.via == "ort":
         raise UsageError("onnxruntime times models, not engines", fix="pass .onnx files, or remove --via")
     if request.via == "trt" or any(plan.maker != "TensorRT" for plan in plans):

@@ -115,7 +115,7 @@ def _failure(verdict: dict[str, Any], ended: child.Ended, path: Path, message: s
 
 
 def main() -> None:
-    """Time the engines that the request on standard input names."""
+    """Read a request from standard input, time its engines, and send the times to the parent process."""
     request, tell = meet()
     try:
         tell({"event": "timed", **measure(importlib.import_module(request["module"]), request, tell)})

@@ -114,7 +114,7 @@ class Clock(Protocol):
         """Description of the time that the clock measures."""
 
     def warm_up(self, milliseconds: float) -> None:
-        """Run the model or engine for about this long without measuring."""
+        """Run the model or engine for about `milliseconds` without measuring."""
 
     def measure(self, iterations: int) -> tuple[float, ...]:
         """Measure the milliseconds of each of `iterations` inferences."""

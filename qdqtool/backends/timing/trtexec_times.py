@@ -48,7 +48,7 @@ class TrtexecClock:
         self.measures = f"GPU compute time by trtexec {spell(program.release)}, without transfers"
 
     def warm_up(self, milliseconds: float) -> None:
-        """Store the warm-up time, because trtexec warms up in every round."""
+        """Store the warm-up time for the runs of trtexec, each of which warms up first."""
         self._warm_up_ms = milliseconds
 
     def measure(self, iterations: int) -> tuple[float, ...]:

@@ -206,7 +206,7 @@ def _as_tensors(targets: Any) -> Any:
 
 
 def _equally_long(inputs: tuple[torch.Tensor, ...], targets: Any) -> bool:
-    """Return True if every input has one sample per target.
+    """Return True if all inputs, and targets in a single tensor, have the same number of samples.
 
     Targets in a structure, such as a detector's boxes, may have any length.
     """

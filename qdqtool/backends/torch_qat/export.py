@@ -209,7 +209,7 @@ def export_example(module: Any, example: Any, path: Path) -> None:
 
 
 def export_program(program: torch.export.ExportedProgram, path: Path) -> None:
-    """Write a program of `torch.export` to the ONNX file `path`. Its dynamic dimensions stay free.
+    """Write a program of `torch.export` to the ONNX file `path`. Dynamic dimensions remain dynamic.
 
     Raises:
         UsageError: an operator of it has no ONNX form.

@@ -30,7 +30,7 @@ class Start:
     format: QuantFormat = INT8
 
     def shaped(self) -> torch.Tensor:
-        """Return the quantizer's magnitudes in a shape that broadcasts to the tensor."""
+        """Return `amax`, the largest magnitudes, in a shape that broadcasts to the quantized tensor."""
         values = torch.tensor(self.amax, dtype=torch.float32)
         if self.axis is None:
             return values.reshape(())
@@ -53,4 +53,4 @@ class FakeQuantBackend(Protocol):
         """
 
     def amax(self, quantizer: nn.Module) -> torch.Tensor:
-        """Return the magnitudes that a fake quantizer maps to the largest number of its format."""
+        """Return the largest magnitudes that a fake quantizer can represent, one per tensor or channel."""

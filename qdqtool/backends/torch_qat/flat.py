@@ -28,7 +28,10 @@ _NAMES = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
 
 
 def expand(traced: fx.GraphModule) -> None:
-    """Replace attentions without dropout, causal mask and shared heads by their products and Softmax, in place."""
+    """Replace attention calls by MatMul and Softmax steps, in place.
+
+    Calls with dropout, a causal mask or grouped-query heads remain unchanged.
+    """
     for node in list(traced.graph.nodes):
         if node.op == "call_function" and node.target in _CALLS:
             arguments = {**dict(zip(_NAMES, node.args, strict=False)), **node.kwargs}
@@ -234,7 +237,7 @@ def flatten(
 
 
 def _warn(parts: Iterable[str]) -> None:
-    """Warn that untraceable parts are exported with the branches that the example inputs take."""
+    """Warn that the control flow of these parts is exported as the example inputs take it."""
     _LOGGER.warning(
         "the control flow of %s depends on data: only its layers get quantizers, and the exported model follows the path of the example inputs",
         ", ".join(parts),
@@ -401,7 +404,7 @@ def _as_float(outputs: Any) -> Any:
 
 
 def map_tensors(value: Any, change: Callable[[torch.Tensor], Any]) -> Any:
-    """Apply `change` to every tensor of a structure, in the order of `tensors`."""
+    """Return a copy of a structure with `change` applied to every tensor, in the order of `tensors()`."""
     if isinstance(value, torch.Tensor):
         return change(value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type) and not isinstance(value, Mapping):
@@ -421,7 +424,10 @@ def map_tensors(value: Any, change: Callable[[torch.Tensor], Any]) -> Any:
 
 
 def join_batches(batches: Sequence[Any], counts: Sequence[int]) -> Any:
-    """Join batches of `counts` samples into one structure. Tensors without a sample dimension come from the first batch."""
+    """Join batches into one structure; `counts` has the number of samples of each batch.
+
+    Tensors without a sample dimension come from the first batch.
+    """
     columns = zip(*(tensors(batch) for batch in batches), strict=True)
     leaves = iter(
         torch.cat(column) if column[0].ndim and len(column[0]) == counts[0] else column[0]

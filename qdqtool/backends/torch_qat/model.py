@@ -76,13 +76,15 @@ class QatModel(nn.Module):
         return self.network(*args, **kwargs)
 
     def set_calibration(self, table: CalibrationTable, view: GraphView) -> None:
-        """Set ranges and bias corrections from a table; `view` is the prepared graph that the table belongs to."""
+        """Set ranges and biases from a calibration table; `view` is the graph that was calibrated."""
         shift_biases(self.flat, table.shifts, bias_owners(table.shifts, view, self.flat))
         set_ranges(self.student, self.sites.placed, table, self.flat)
         self.table = table
 
     def trained(self) -> CalibrationTable:
-        """Return the table with the current ranges. A tensor without a quantizer keeps its calibrated range.
+        """Return the calibration table with the trained ranges.
+
+        A tensor without a quantizer keeps its calibrated range.
 
         Raises:
             UsageError: there was no calibration.
@@ -103,7 +105,7 @@ class QatModel(nn.Module):
             self.train(was_training)
 
     def freeze_norms(self, frozen: bool = True) -> None:
-        """Use the running statistics of BatchNorm without updates, also in training, until this is called with False.
+        """Use BatchNorm's running statistics without updates, also in training; `frozen=False` undoes this.
 
         Trainers call `train()` before every epoch or step, which therefore does not undo it.
         """
@@ -111,7 +113,7 @@ class QatModel(nn.Module):
         self.train(self.training)
 
     def freeze_scales(self, frozen: bool = True) -> None:
-        """Keep the learned scales at their current values, until this is called with False.
+        """Keep the learned scales at their current values; `frozen=False` lets them change again.
 
         Gradients are still computed, because a wrapper that waits for all gradients (DistributedDataParallel) does
         not know about frozen scales. Before the next step, the scales get their old values, regardless of the
@@ -186,7 +188,10 @@ class PreparedModel(QatModel):
 
 
 def _add_biases(model: QatModel, state: dict[str, Any], prefix: str, *_: Any) -> None:
-    """Add biases to layers that have one only in the checkpoint, because calibration corrected them."""
+    """Before a checkpoint is loaded, add zero biases to layers that have a bias only in the checkpoint.
+
+    The checkpoint has them because calibration corrected the outputs of these layers.
+    """
     for key, value in state.items():
         owner, _dot, name = key.removeprefix(prefix).rpartition(".")
         if key.startswith(prefix) and name == "bias":

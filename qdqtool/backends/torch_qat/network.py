@@ -37,7 +37,7 @@ FILE = "training.jsonl"
 
 
 class EpochJournal:
-    """Context manager; call `write` after each epoch, and once when a training resumes.
+    """Context manager that records epochs: call `write` after each epoch, and once when a training resumes.
 
     Raises:
         MissingPackage: TensorBoard logs are wanted and its package is not installed.

@@ -122,8 +122,9 @@ class QuantizedModel:
     learns: bool
 
     def table(self, before: CalibrationTable) -> CalibrationTable:
-        """Return the table with the current ranges. A tensor without a quantizer keeps its range in `before`.
+        """Return the calibration table `before` with the quantizers' current ranges.
 
+        A tensor without a quantizer keeps its range in `before`.
         The table has no bias shifts, because the biases of the network include those of calibration.
         """
         return replace(before, ranges=tuple(self._range(entry) for entry in before.ranges), shifts=())
@@ -207,7 +208,7 @@ def set_ranges(
 
 
 def _start(entry: TensorRange | None, site: Site, flat: fx.GraphModule, *, learn: bool) -> Start:
-    """Return the initial values of the fake quantizer at a site; ones if it has no range."""
+    """Return the initial largest magnitudes of the fake quantizer at a site; 1 if the site has no range."""
     if site.source or site.axis is None:
         whole = (1.0,) if entry is None else (max(entry.symmetric.amax),)
         return Start(amax=whole, learn=learn, format=site.format)

@@ -89,7 +89,7 @@ def bias_owners(shifts: Iterable[NodeShift], view: GraphView, flat: fx.GraphModu
 
 
 def _site(decision: Decision, step: str, **place: Any) -> Site:
-    """Return the place of a quantized input at this step; `place` has further fields."""
+    """Return the place of a quantized input at the step `step`; `place` has the other fields of `Site`."""
     chosen = INT8 if decision.spec is None else decision.spec.format
     return Site(slot=decision.slot, tensor=decision.tensor, step=step, format=chosen, **place)
 
@@ -185,7 +185,7 @@ class _Finder:
         return ""
 
     def _source(self, step: fx.Node, origin: str) -> str:
-        """Return the input of `step` that has the result of `origin`, looking through steps without an ONNX node."""
+        """Return the input of `step` that `origin` feeds, directly or through steps without an ONNX node."""
         for direct in step.all_input_nodes:
             above: fx.Node | None = direct
             while above is not None:

@@ -142,7 +142,7 @@ class MemoryCollector:
         self._bytes[field] = max(mib, self._bytes.get(field, 0))
 
     def _heading(self, line: int, device: str, layers: str) -> None:
-        """Read the layers that TensorRT 7 lists for a device."""
+        """Read a heading of TensorRT 7: a device (GPU or DLA), and the layers that run on the device."""
         self._device = device
         if layers.strip(" {},"):
             self._list(line, layers)
@@ -319,7 +319,10 @@ BUSY = 0.9
 
 
 def diagnose(performance: Performance, batch: int = 1) -> Performance:
-    """Add to a performance summary what limits the speed. An implicit batch counts samples, not queries."""
+    """Add to a performance summary what limits the speed.
+
+    `batch` is the implicit batch, with which trtexec counts samples as queries; 1 for an explicit batch.
+    """
     gpu = _middle(performance, "gpu_compute")
     words: list[str] = []
     if gpu and performance.throughput_qps:

@@ -555,7 +555,7 @@ class TroublesCollector:
 
     @property
     def left_out(self) -> tuple[tuple[int, Cause], ...]:
-        """The causes for which kernels were skipped, each with its last line."""
+        """The causes of skipped kernels, each with the last log line that states the cause."""
         causes = ((line, self._cause(text)) for line, text, _ in self._skipped.values())
         return tuple((line, cause) for line, cause in causes if cause is not None)
 
@@ -570,7 +570,7 @@ def _precedes(unknown: _Said, deciding: _Said, cause: Cause) -> bool:
 
 
 def _is_quiet(text: str) -> bool:
-    """Return True if a line of another program calls itself a message or a warning.
+    """Return True if a line of another program states a severity below error, such as "info".
 
     Old releases of onnxruntime pass TensorRT's errors on as warnings, so the severity that TensorRT prints decides.
     """
@@ -601,7 +601,7 @@ def _before(line: int, troubles: list[_Said], name: str = "") -> tuple[str, tupl
 
 
 def _layer(announced: str) -> str:
-    """Return the layer in an autotuning message, without the kind of kernels."""
+    """Return the layer name in an autotuning message, without the kind of kernels in parentheses after it."""
     return announced.rpartition(" (")[0] or announced
 
 

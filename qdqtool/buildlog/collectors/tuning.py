@@ -160,7 +160,7 @@ class TuningCollector:
         self._take(line, row, tactic, ms, None)
 
     def _meet(self, line: int, words: str, layer: str, runner: str) -> tuple[_Row, str]:
-        """Return the row of the layer that a log line announces."""
+        """Return the row of results for the layer that a log line announces, with the layer's runner."""
         if layer.startswith(_REFORMAT):
             row = self._reformats = self._reformats or _Row(line)
         else:
