@@ -391,7 +391,10 @@ class Place:
         return match.group(1) if match else ""
 
     def prefixed_line(self) -> str | None:
-        """Return the start of the first line with a prefix in this block and run; the line must be before the current line."""
+        """Return the first 64 characters of the first line with a prefix before the current line.
+
+        Only this block and run count. None if no such line has a prefix.
+        """
         if self._filtered is None:
             return None
         quiet = self._filtered.quiet
@@ -415,7 +418,7 @@ class Place:
         self._tuned[self._announced] = self._tuned.get(self._announced, 0) + 1
 
     def announced(self) -> str:
-        """Return what the kernels timed at the current line belong to; "" if unknown."""
+        """Return the log's words for the layer whose kernels are timed at the current line; "" if unknown."""
         self._settle()
         return self._announced[0]
 
@@ -433,7 +436,7 @@ class Place:
         return tuple(types)
 
     def values_in_shapes(self) -> tuple[str, ...]:
-        """Return tensors with values on which the shapes of the layer before the current line depend."""
+        """Return tensors whose values determine shapes of the layer before the current line."""
         return tuple(
             dict.fromkeys(name for formats in self._list_tried() for name in _VALUE.findall(formats))
         )

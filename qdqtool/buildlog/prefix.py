@@ -108,7 +108,7 @@ def peel(line: str) -> tuple[Prefix, str]:
 
 
 def may_go_on(line: str, at: int) -> bool:
-    """Return True if another prefix or white space may begin at this position of a log line."""
+    """Return True if white space, the start of a prefix, or the end of the line is at position `at`."""
     return _GOES_ON.match(line, at) is not None
 
 

@@ -452,7 +452,7 @@ class _Process:
     def _recognise(
         self, message: _Message, body: str, *, has_prefix: bool
     ) -> tuple[str, Fields, bool] | None:
-        """Return the pattern and fields of a message, and whether it is a row of the open section."""
+        """Return the pattern and fields of a message, and whether it is a row below the last heading."""
         section = self._section
         if section is not None:
             if section.bare and has_prefix:
@@ -510,7 +510,10 @@ def _pieces(body: str) -> list[str]:
 
 
 def _together(verdicts: list[LineVerdict]) -> LineVerdict:
-    """Return one verdict on a log line that holds several messages."""
+    """Return the kind of a log line with several messages.
+
+    The kind is not understood if one message is; else read, from another program, or blank, in this order.
+    """
     for worst in (LineVerdict.UNREAD, LineVerdict.READ, LineVerdict.FOREIGN):
         if worst in verdicts:
             return worst

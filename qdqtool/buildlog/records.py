@@ -251,7 +251,7 @@ class Graph:
         return None
 
     def quantizers_of_output(self, name: str) -> tuple[str, ...]:
-        """Return the Q nodes that read the outputs of a node, directly or past nodes that a Q can cross."""
+        """Return the Q nodes that read a node's outputs, directly or through operators that move values."""
         quantizers: list[str] = []
         waiting = [name]
         for _ in range(_FAR):

@@ -100,7 +100,9 @@ class Collection:
         self._batch = self._fixed or 1
 
     def identity(self) -> dict[str, str]:
-        """Return the digests that must be equal in parts that are added.
+        """Return digests of the model, the samples and the options, and the name of the device.
+
+        Histograms can be added only if all of these are equal.
 
         This reads all samples, and needs `resumable`.
         """

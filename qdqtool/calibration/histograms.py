@@ -255,7 +255,7 @@ def merge_files(paths: Iterable[Path]) -> Histograms:
 
 
 def merge_parts(parts: Mapping[str, Histograms]) -> Histograms:
-    """Merge the histograms of all shards in memory; keys are their names in messages.
+    """Merge the histograms of all shards in memory. Error messages name a shard by its key in `parts`.
 
     Raises:
         InputFileError: as above.

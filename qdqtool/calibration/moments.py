@@ -63,7 +63,7 @@ class Moments:
 
     @property
     def trusted(self) -> NDArray[np.float32]:
-        """The second moments, with uncertain products of two different columns reduced.
+        """The second moments, with products of two different columns reduced: few rows make these uncertain.
 
         The factor is n / (n + c) for n rows and c columns in a section.
         """
@@ -76,11 +76,13 @@ class Moments:
 
     @property
     def energy(self) -> NDArray[np.float32]:
-        """Mean square of every column, (groups, columns)."""
+        """Mean square of every input column, as an array (groups, columns)."""
         return np.diagonal(self.square, axis1=1, axis2=2).reshape(self.amax.shape)
 
     def sections(self, matrix: NDArray[Any]) -> NDArray[Any]:
-        """Split an array (groups, rows, columns) into (groups x sections, rows, width), the layout of `square`.
+        """Divide the columns of a (groups, rows, columns) array into sections, as in `square`.
+
+        The result has the shape (groups x sections, rows, width).
 
         A single column is repeated for each section.
         """
@@ -92,7 +94,7 @@ class Moments:
         return np.ascontiguousarray(np.swapaxes(split, 1, 2)).reshape(groups * count, rows, columns // count)
 
     def joined(self, split: NDArray[Any]) -> NDArray[Any]:
-        """Reverse `sections`, for any number of rows."""
+        """Join the sections of an array that `sections` divided; the number of rows may have changed."""
         groups, columns = self.amax.shape
         count = columns // split.shape[2]
         whole = np.swapaxes(split.reshape(groups, count, -1, split.shape[2]), 1, 2)
@@ -211,14 +213,17 @@ class _Tally:
 
 
 def multiplications(layer: WeightedLayer) -> int:
-    """Estimate the number of multiplications for the moments of a layer (with all rows), and for rounding by the moments."""
+    """Estimate the multiplications to measure a layer's second moments and to round its weights by them.
+
+    Assumes that the moments are measured on as many rows as are enough.
+    """
     columns, groups = layer.columns, layer.reading.groups
     outputs = prod(layer.shape) // (columns * groups)
     return groups * columns**2 * (_enough(columns) + outputs + columns)
 
 
 def _enough(columns: int) -> int:
-    """Return the number of rows after which the second moments of `columns` columns are certain enough."""
+    """Return how many input rows are enough for the second moments of a layer with `columns` columns."""
     return max(_ROWS, _PER_COLUMN * columns)
 
 
@@ -227,7 +232,7 @@ def _bytes(layer: WeightedLayer, widest: int | None) -> int:
 
 
 def _width(columns: int, widest: int | None) -> int:
-    """Return the number of columns per section of a layer.
+    """Return the width of the sections into which the columns of a wide layer are divided for its moments.
 
     Sections have equal width, as wide as possible up to `widest`; a layer that would get very narrow sections
     is not split.

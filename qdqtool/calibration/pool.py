@@ -1,4 +1,4 @@
-"""Threads that run samples and count magnitudes; each thread has its own tables."""
+"""Threads that run samples and count magnitudes; each thread has its own histograms."""
 
 from __future__ import annotations
 
@@ -57,7 +57,10 @@ class Room:
 
     @contextmanager
     def sample(self) -> Iterator[int]:
-        """Wait until another sample may run, and run it in this block. Yield the limit at its start."""
+        """Wait until another sample may run, and run it in this block.
+
+        Yield the limit of parallel samples at the start of the block.
+        """
         with self._changed:
             self._changed.wait_for(lambda: self._running < self._allowed)
             self._running += 1
@@ -205,7 +208,10 @@ class CollectorPool:
         return merge_histograms(future.result() for future in futures)
 
     def look(self, batch: Feeds) -> None:
-        """Run the first two samples as one batch for the watched values, and free its memory; skip this if it fails."""
+        """Run the first two samples as one batch, and keep the watched tensors.
+
+        Do nothing if the model refuses such a batch. The memory of the run is freed.
+        """
         assert self._watch is not None
         self._open()
         fetcher = Fetcher(self._session, self._watch.together, run_giving_back())
@@ -297,7 +303,10 @@ def fetched_bytes(view: GraphView, tensors: tuple[str, ...]) -> int:
 
 
 def _without_padding(values: NDArray[Any], batch: Batch) -> NDArray[Any]:
-    """Remove the rows of padding samples, if the first dimension of the tensor is a multiple of the batch size."""
+    """Remove the rows of samples that only fill the batch.
+
+    Keep all rows if their number is not a multiple of the batch size.
+    """
     whole = len(batch.names) + batch.padding
     if values.shape[0] % whole:
         return values

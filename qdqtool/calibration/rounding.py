@@ -324,7 +324,10 @@ def weight_share(
     table: CalibrationTable,
     histograms: Histograms,
 ) -> float:
-    """Return the share of the layers' relative noise that rounding weights to nearest causes, from 0 to 1."""
+    """Return the share of weight rounding in the layers' relative noise, from 0 to 1.
+
+    The rest comes from the quantized inputs of the layers.
+    """
     formats = {
         entry.tensor: entry.spec.format
         for entry in placement.quantized

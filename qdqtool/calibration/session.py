@@ -1,4 +1,4 @@
-"""Opens a model in onnxruntime to collect values; keeps values of some samples during the pass that counts."""
+"""Opens a model in onnxruntime and collects tensor values; keeps some, so that samples run only once."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from qdqtool.runtime.session import (
 
 @dataclass(frozen=True, slots=True)
 class WatchedSample:
-    """A sample that chooses ranges, with values of watched tensors and means of averaged tensors."""
+    """A sample whose values are kept: watched tensors, and channel means of averaged tensors."""
 
     sample: Sample
     values: dict[str, NDArray[Any]]
@@ -216,7 +216,7 @@ class Fetcher:
 
 
 def _other_sizes(fed: Feeds, declared: Mapping[str, Sequence[Any]]) -> str:
-    """Return a hint on samples of other sizes. A letter stands for each dynamic dimension of the model.
+    """Return a hint to try random samples of other sizes; a letter stands for each dynamic dimension.
 
     The sizes of this sample have failed. If no size is free, they are not the reason.
     """

@@ -52,7 +52,7 @@ def run(arguments: list[str]) -> int:
 
 
 def _run(arguments: list[str]) -> int:
-    """Run a command and return its exit code. Only errors that are not user errors are raised."""
+    """Run a command and return its exit code. Expected errors are shown; unexpected ones are raised."""
     try:
         with signs.of_life(next((word for word in arguments if not word.startswith("-")), "qdqtool")):
             code = application()(_current(arguments), standalone_mode=False)

@@ -60,7 +60,7 @@ class AuditArguments:
 
     @property
     def files(self) -> dict[str, str]:
-        """The files that printed commands name, in the form that `core.advice.with_files` needs."""
+        """The files of this audit for the placeholders in printed commands; see `core.advice.with_files`."""
         if self.subject.is_dir():
             prepared = _in(self.subject, PREPARED) or self.subject / "model.qdq.onnx"
             return {"model": str(prepared), "run": str(self.subject), "float_model": float_model(prepared)}

@@ -61,7 +61,7 @@ def draw_engine(explored: Explored, out: Path) -> None:
 
 
 def annotate_model(explored: Explored, model: Path, out: Path) -> None:
-    """Write the ONNX model with each node's engine facts in the node's metadata.
+    """Write the ONNX model, with facts about the engine layer of each node in the node's metadata.
 
     Raises:
         UsageError: `out` is not an .onnx file, or no layer names a node of the model.

@@ -23,7 +23,7 @@ from qdqtool.core.protocols import BuildProgress
 
 
 class SpeakingProgress(Progress):
-    """Rich's progress bars. Without a terminal, `signs` prints the progress of each step."""
+    """Rich's progress bars. Without a terminal, the module `signs` prints each step's progress as lines."""
 
     def start(self) -> None:
         """Show the bars, or lines of progress without a terminal."""
@@ -36,7 +36,7 @@ class SpeakingProgress(Progress):
         super().stop()
 
     def update(self, task_id: TaskID, *, completed: float | None = None, **changes: Any) -> None:
-        """Move a bar. The rate is measured from the start of the step's current count."""
+        """Move a bar. If the count falls or the total changes, measure the rate from this moment."""
         task = self._tasks[task_id]
         total = changes.get("total")
         if completed is not None and (completed < task.completed or total not in {None, task.total}):

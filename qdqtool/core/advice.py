@@ -315,7 +315,7 @@ def leaves_nothing(fix: str) -> bool:
 
 
 def adjust_severity(severity: Severity, fix: str) -> Severity:
-    """Return the severity of a finding, adjusted for its fix.
+    """Return a finding's severity; a warning becomes info if its fix says that there is nothing to do.
 
     A warning without a usable fix would hide the warnings with one. An error stays an error: a model that cannot be
     built must change, and a fix that says otherwise is wrong.

@@ -209,7 +209,10 @@ class TacticRow:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Statements:
-    """All log messages with the same wording. A row has the line number, then the fields in the order of `columns`."""
+    """All log messages with the same wording.
+
+    Each of `rows` has the line number and the message's fields, in the order of `columns`.
+    """
 
     columns: tuple[str, ...]
     rows: tuple[tuple[str | int | float | None, ...], ...]
@@ -275,7 +278,10 @@ class Performance:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LoggedProfileRow:
-    """One row of a layer profile in a log: total, average and median milliseconds, and percent. Elided layers have 0 in all of them."""
+    """One row of a layer profile in a log: total, average and median milliseconds, and percent.
+
+    A layer that was optimized away has 0 in all of these numbers.
+    """
 
     layer: str
     total_ms: float

@@ -132,7 +132,9 @@ class Equalized:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ZeroPoints:
-    """Summary of tensors with zero points, which are written as constants; see `calibrate.symmetric`.
+    """Summary of the tensors with zero points, which the model adds and subtracts as constants.
+
+    The setting `calibrate.symmetric` controls them.
 
     Attributes:
         tensors: how many have one.

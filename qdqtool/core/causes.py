@@ -42,7 +42,9 @@ OURS = Situation(program=OWN_BUILD)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Wording:
-    """Another meaning and fix of a known error in one situation. The first wording that applies is used.
+    """Meaning and fix of a known error for builds that meet all conditions below.
+
+    The first entry whose conditions are met replaces the usual meaning and fix.
 
     Attributes:
         layer: regular expression that the name of the layer must match; "" for any layer.

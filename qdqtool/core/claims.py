@@ -23,7 +23,7 @@ class Part(str, Enum):
 
 
 class Assertion(str, Enum):
-    """The content of a claim, and the experiment that can contradict it."""
+    """The statement that a claim makes. An experiment can show that the statement is false."""
 
     IS_FLOAT = "is_float"
     """No kernel of the engine multiplies this node or layer in a low-bit format."""

@@ -128,7 +128,7 @@ class SampleError:
 
 
 class MismatchCause(str, Enum):
-    """Reason for a difference between a candidate's output and an exact run of the Q/DQ graph."""
+    """Reason for the difference between a candidate's output and an exact emulation of the Q/DQ graph."""
 
     SAME = "same"
     ROUNDING = "explained by rounding"
@@ -164,7 +164,7 @@ GIVEN, GUESSED = "given", "guessed, because no source states the value"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Assumption:
-    """A value that a result depends on, and its source.
+    """A property of the inputs that a result depends on, such as the colour order: its value and source.
 
     Attributes:
         what: subject: "scale", "size", "colour order", "shape of x" ...
@@ -178,7 +178,7 @@ class Assumption:
 
     @property
     def is_guessed(self) -> bool:
-        """True if no source confirms the value."""
+        """True if the value was guessed, neither given by the user nor read from a file."""
         return self.source.startswith("guessed")
 
 

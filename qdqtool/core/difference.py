@@ -149,7 +149,7 @@ class EngineDiffs(Displayable):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PassChange:
-    """Number of effects of an optimizer pass in the first and in the second log."""
+    """How often an optimizer pass changed the graph, in the first and in the second log."""
 
     name: str
     first: int

@@ -126,7 +126,7 @@ class Engine(Displayable):
 
     @property
     def kernels(self) -> tuple[EngineLayer, ...]:
-        """The layers that launch something, for the first optimization profile."""
+        """The layers that launch a kernel, for the first optimization profile."""
         return tuple(layer for layer in self.layers if layer.role is not Role.NONE and layer.profile == 0)
 
 
@@ -185,7 +185,7 @@ _SOFTMAX = re.compile(r"softmax|Exp.*Sum.*(?:Div|Mul)|MaxrSubExpSum", re.IGNOREC
 
 
 class Wiring:
-    """Neighbours of kernels by tensor name, for the first optimization profile.
+    """Finds the kernels before and after a kernel by tensor name, for the first optimization profile.
 
     Layers that launch nothing (NoOp and the like) are skipped.
     """
@@ -253,7 +253,9 @@ class Wiring:
         return tuple(reached.values())
 
     def _others(self, name: str, start: int, *, forward: bool) -> list[EngineLayer]:
-        """Return the readers of a tensor after position `start`, or its writers before; else all of them.
+        """Return the readers of a tensor after position `start` in the engine, or its writers up to `start`.
+
+        If there are none, return all its readers or writers.
 
         Several kernels may write parts of one tensor in place, and an early part may be read before a late part is
         written.
@@ -309,7 +311,10 @@ def first_ends(
     is_end: Callable[[_N], bool],
     barred: Iterable[str] = (),
 ) -> list[_N]:
-    """Follow all paths of a graph, and return the first end on each. Paths stop at names in `barred`."""
+    """Follow all paths from `starts`, and return the first item on each path for which `is_end` is true.
+
+    Paths stop at names in `barred`.
+    """
     ends, visited, waiting = [], set(barred), list(starts)
     while waiting:
         item = waiting.pop()

@@ -143,7 +143,11 @@ class LedgerRow:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LedgerSummary:
-    """Counts of the ledger: Q and DQ nodes of the model, clones, ends, and nodes of the model with a known end."""
+    """Counts of Q and DQ nodes.
+
+    Counted are the nodes of the model, the optimizer's copies, both by the way in which they ended, and the nodes
+    of the model whose end is known.
+    """
 
     q: int
     dq: int

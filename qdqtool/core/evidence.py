@@ -79,7 +79,7 @@ def chance(a: Sequence[float], b: Sequence[float]) -> float:
 
 
 def find_ties(numbers: Mapping[str, Sequence[float]]) -> dict[str, float]:
-    """Return the candidates that are statistically tied with the best, each with its `chance` against the best.
+    """Return the candidates that are statistically tied with the best, each with its p-value (`chance`).
 
     The truly best candidate is in the result with a confidence of `CONFIDENCE` (multiple comparisons with the best, Hsu 1981):
     every candidate is compared with the candidate that looks best. Candidates with infinite or NaN numbers are left
@@ -273,7 +273,7 @@ def largest_loss(losses: np.ndarray[tuple[int], np.dtype[np.float64]], confidenc
 
 
 def largest_loss_of(total: float, squares: float, count: int, confidence: float) -> float:
-    """Return the upper bound of the mean of `count` differences with this sum and sum of squares; the bound grows with both."""
+    """Return the bound of `largest_loss` from the sum, the sum of squares and the count of the losses."""
     z = NormalDist().inv_cdf(confidence)
     return (total + 1 + z * math.sqrt(squares + 1)) / max(1, count)
 
@@ -285,7 +285,10 @@ def largest_loss_of(total: float, squares: float, count: int, confidence: float)
 def record_gain(
     correction: str, settings: tuple[str, ...], before: Sequence[float], after: Sequence[float]
 ) -> Cure:
-    """Return a change with its gain: `before` and `after` are the noise without and with it, on equal samples."""
+    """Return a change with its gain in dB.
+
+    `before` and `after` are the noise of each sample without and with the change.
+    """
     old, new = math.fsum(before), math.fsum(after)
     if not new or not old:
         return Cure(

@@ -136,7 +136,10 @@ _CODE = re.compile(r"[A-Za-z]{3}\d{3}")
 
 
 def waivers(entries: Iterable[str]) -> dict[str, str]:
-    """Return the reasons by code or name; "" for an entry without a reason. Codes may be in lower case."""
+    """Parse entries such as "QDQ120=reason" into a reason by code or name; "" for an entry without a reason.
+
+    Codes may be in lower case.
+    """
     reasons = {}
     for entry in entries:
         word, _, reason = (part.strip() for part in entry.partition("="))

@@ -22,7 +22,7 @@ _CODES: Final = {
 
 @cache
 def grid_for(format_: QuantFormat) -> Grid:
-    """Return the grid of a format. For integers, it has the magnitudes that exist as positive and as negative numbers."""
+    """Return the magnitudes that a format can store. For INT8 they end at 127, as +128 does not exist."""
     if format_.is_integer:
         return grid_of(np.arange(format_.qmax + 1))
     kind: Any = get_storage_type(format_.dtype)

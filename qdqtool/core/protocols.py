@@ -179,7 +179,7 @@ class Runner(Protocol):
 
     @property
     def at_once(self) -> int:
-        """Largest number of concurrent calls of `run`; 1 if their order matters or one call uses all cores."""
+        """Largest number of parallel calls of `run`; 1 if their order matters or each call uses all cores."""
 
     def run(self, feeds: Feeds) -> dict[str, NDArray[Any]]:
         """Run the model on `feeds` and return one array per output."""

@@ -55,7 +55,7 @@ class QatRow:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class UntrainedSlot:
-    """A quantized slot that had no quantizer in training; it keeps its calibrated range."""
+    """A quantized node input that had no quantizer in training; it keeps its calibrated range."""
 
     slot: str
     reason: str

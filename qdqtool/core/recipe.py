@@ -639,7 +639,10 @@ class Recipe(RecipeSection):
 
     @property
     def preparing_by_name(self) -> PrepareOptions:
-        """`preparing` for a model whose tensor names are used elsewhere, as by a cache or trained quantizers."""
+        """`preparing` without the changes that rename tensors or reorder their values.
+
+        For QAT and for reading scales back, which find tensors by name.
+        """
         return self.preparing.model_copy(update={"join_projections": False, "transposes": "keep"})
 
     @property

@@ -40,7 +40,7 @@ requested format, or not faster than FP16, can be used.
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Reply:
-    """The answer to one of the three questions about a run.
+    """The answer to one question about a run: does it compute as requested, is it accurate, is it worth it?
 
     Attributes:
         state: "yes", "no" or "unknown".
@@ -54,7 +54,7 @@ class Reply:
     settle: Command | None = None
 
     def level(self, question: str) -> str:
-        """Return the word that selects the colour of an answer; "unknown" for an unknown answer."""
+        """Return the answer as "good", "doubtful", "bad" or "unknown", which selects its colour."""
         return "unknown" if self.state == "unknown" else _LEVELS[question][self.state]
 
 
@@ -78,12 +78,12 @@ class RunVerdict:
 
     @property
     def answers(self) -> tuple[tuple[str, Reply], ...]:
-        """The three questions with their answers, in order."""
+        """The questions "asked", "accurate" and "worth" with their answers, in this order."""
         return ((ASKED, self.asked), (ACCURATE, self.accurate), (WORTH, self.worth))
 
 
 def verdict_of(as_asked: Reply, accurate: Reply, worth: Reply, settle: Command | None = None) -> RunVerdict:
-    """Return the verdict for the answers to the three questions: the worst of their levels."""
+    """Return the verdict of a run: the worst level of its three answers."""
     levels = (
         _LEVELS[question][answer.state]
         for question, answer in zip(QUESTIONS, (as_asked, accurate, worth), strict=True)
@@ -355,7 +355,7 @@ class Report(Displayable):
     sections: dict[str, Any] = field(default_factory=dict)
 
     def headline(self) -> str:
-        """Return the model, the verdict and its three answers."""
+        """Return the model, the verdict of the run with its three answers, and the number of findings."""
         verdict = self.summary.verdict
         answers = ", ".join(
             f"{TITLES[question].lower()}: {answer.state}" for question, answer in verdict.answers

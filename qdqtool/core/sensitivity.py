@@ -371,7 +371,10 @@ class FloatLimit(Displayable):
     def _measure_gain(
         self, float_set: FloatSet | Alternative, *, in_points: bool
     ) -> tuple[float | None, float | None]:
-        """Return the objective, and its gain over the fully quantized network; None if unknown."""
+        """Return the task metric or the SQNR in dB, and its gain over the fully quantized network.
+
+        The metric is used if `in_points`. None for an unknown value.
+        """
         whole = self.whole
         if in_points:
             if float_set.task is None or whole.task is None:

@@ -29,7 +29,10 @@ _charts_of: list[Callable[[Any], Mapping[str, Any]]] = []
 
 
 def draw_with(charts_of: Callable[[Any], Mapping[str, Any]]) -> None:
-    """Register functions that make charts, by name, for `plot`. They come from a package that imports this module."""
+    """Register the function that returns the charts of a result by name; `plot` uses it.
+
+    A package that imports this module registers the function.
+    """
     _charts_of[:] = [charts_of]
 
 

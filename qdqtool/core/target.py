@@ -141,7 +141,7 @@ class Target:
 
     @property
     def reads_computed_scales(self) -> bool:
-        """True if the parser accepts scales that are computed at run time. The product is then float."""
+        """True if the parser accepts scales that are computed at run time. The compute node is then float."""
         return self._does("reads_computed_scales")
 
     @property

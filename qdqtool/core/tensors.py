@@ -226,7 +226,7 @@ class QuantFormat:
 
     @property
     def is_integer(self) -> bool:
-        """True if stored values are integers: then steps are even, and histograms of steps are valid."""
+        """True if the stored values are integers: then all quantization steps are equal."""
         return self.dtype in {DType.INT8, DType.INT4}
 
     @property
@@ -305,7 +305,7 @@ FLOAT: Final = "float"
 
 
 def describe_request(weights: AbstractSet[str], activations: AbstractSet[str]) -> str:
-    """Return one word for the formats of a node's constant operands and run-time operands."""
+    """Return one word for the formats of a node's weights and activations: int8, int4-weights, float ..."""
     formats = weights | activations
     if formats <= {FLOAT}:
         return FLOAT

@@ -67,7 +67,7 @@ def metric(name: str) -> str:
 
 
 def computing_in(format_: str) -> str:
-    """Return words for a format that `core.engine.count_formats` counts.
+    """Return words that say in which format layers compute, for a name from `core.engine.count_formats`.
 
     >>> computing_in("fp8"), computing_in("int4-weights")
     ('in FP8', 'with INT4 weights')
@@ -128,7 +128,7 @@ class Command:
         return shlex.join(("qdqtool", self.name, *self.arguments))
 
     def replacing(self, options: tuple[str, ...]) -> Command:
-        """Return the command with these options at its end, instead of earlier values of them.
+        """Return the command with `options` at its end; earlier values of the same options are removed.
 
         >>> Command("run", ("m.onnx", "--samples", "random:4", "--json")).replacing(("--samples", "DATA")).line
         'qdqtool run m.onnx --json --samples DATA'

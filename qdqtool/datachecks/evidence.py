@@ -110,7 +110,9 @@ class Variant:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Mirrored:
-    """The usual preparations of pictures, compared without labels: a picture and its mirror image should get one answer.
+    """How well the model's answers to pictures and their mirror images agree, with the usual preparations.
+
+    This needs no labels.
 
     Attributes:
         samples: how many pictures.

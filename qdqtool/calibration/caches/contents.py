@@ -218,7 +218,10 @@ class Difference:
 
     @property
     def ratio(self) -> float | None:
-        """The second cache's scale over the first one's; None if a scale is missing or the first is unusable."""
+        """Scale in the second cache / scale in the first.
+
+        None if a scale is missing, or if the first is not positive and finite.
+        """
         if self.first is None or self.second is None or not (0 < self.first < math.inf):
             return None
         return self.second / self.first

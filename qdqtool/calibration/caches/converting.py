@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Explicit:
-    """The placement and the ranges that a cache determines.
+    """The Q/DQ nodes to insert, and their ranges, as a calibration cache determines them.
 
     Attributes:
         placement: the slots whose tensors the cache knows.
@@ -47,7 +47,9 @@ class Explicit:
 
 
 def explicit(cache: Cache, placement: Placement, view: GraphView, options: CalibrationOptions) -> Explicit:
-    """Return the part of a placement for which a cache has ranges, and these ranges. Weights give their own ranges.
+    """Return the part of a Q/DQ placement for which a cache has ranges, and these ranges.
+
+    Ranges of weights come from the weights, not from the cache.
 
     As in TensorRT's implicit mode a node without a range on one of its inputs stays float as a whole. Tensors that
     must share one scale get the largest of their scales.

@@ -264,7 +264,10 @@ def _methods(cache: Cache, table: CalibrationTable | None) -> dict[str, str]:
 
 
 def _widen(bound: str, method: str) -> str:
-    """Return the fix for a range below the bound of its operator. It depends on the method that chose the range."""
+    """Return the fix for a range below `bound`, the largest output of its operator.
+
+    The fix depends on `method`, the calibration method that chose the range.
+    """
     if method in _LARGEST:
         return f"set the range to {bound}, or add samples that reach it: this range is the largest value of the samples ({method})"
     chosen = (
@@ -298,7 +301,10 @@ def _find_bound_faults(cache: Cache, view: GraphView, methods: Mapping[str, str]
 
 
 def _beyond(cache: Cache, view: GraphView) -> Iterator[Finding]:
-    """Yield ranges of Relus and pools that exceed the range of their input, unless all scales are written in another way."""
+    """Yield findings on Relus and pools that have a wider range than their input.
+
+    Yield none if the cache seems to store other numbers than amax / 127.
+    """
     ranges = {name: entry.amax for name, entry in cache.by_tensor().items() if entry.is_usable}
     for tensor, reason, _ in _further(ranges, view) if impossible(cache, view) is None else ():
         yield _finding(
@@ -368,7 +374,10 @@ def words_on_results(results: Sequence[str]) -> tuple[str, str]:
 
 
 def _follow_fusion(view: GraphView, tensor: str) -> str:
-    """Return the result of the last node that fuses into the kernel of `tensor`; `tensor` itself if no node fuses."""
+    """Return the output of the last node that fuses into the kernel that writes `tensor`.
+
+    If no node fuses, return `tensor`.
+    """
     while len(uses := view.uses(tensor)) == 1 and not view.is_output(tensor):
         if uses[0].node.op not in CLAMPS | {"BatchNormalization"} or uses[0].index:
             break
@@ -456,7 +465,10 @@ class Impossible:
 
 
 def impossible(cache: Cache, view: GraphView) -> Impossible | None:
-    """Return evidence that the scales of a cache are not amax / 127, if exactly one other meaning makes them possible."""
+    """Return evidence that a cache stores 127 / amax, or amax, instead of amax / 127.
+
+    None if amax / 127 is possible, or if not exactly one of the other two is.
+    """
     scales = {name: entry.scale for name, entry in cache.by_tensor().items() if entry.is_usable}
     written = {name: scale * INT8_LEVELS for name, scale in scales.items()}
     contradictions = list(_contradictions(written, view))

@@ -343,7 +343,7 @@ def _check_shapes(
 def _assign_arrays(
     path: Path, by_key: Mapping[str, Member], labels: Member | None, inputs: tuple[TensorInfo, ...]
 ) -> dict[str, Member]:
-    """Return the array of each input, by name. If there is a single input, use the only suitable array."""
+    """Return the array of each input, by name. A single input may use the only numeric array of any name."""
     arrays = {}
     for info in inputs:
         member = by_key.get(info.name) or by_key.get(f"in:{info.name}")

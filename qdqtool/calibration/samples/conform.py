@@ -77,7 +77,9 @@ def _ranging_to_255(image: Image, mode: str) -> Image:
 
 
 def shaped_size(size: tuple[int, int], preprocess: Preprocess) -> tuple[int, int]:
-    """Return the (width, height) of the result of `shape_image`, or of an intermediate image above the limit.
+    """Return the (width, height) of the result of `shape_image`.
+
+    If the resized image has more than `MOST_FED` pixels, return the size of the resized image.
 
     Nothing is decoded. A strip of 1 x 100000 pixels that is resized to 224 at its shorter side would be 22 400 000
     high before it is cropped.
@@ -192,7 +194,7 @@ def _reshape_values(values: NDArray[np.float32], shape: tuple[int, ...]) -> NDAr
 
 
 def _resized_size(size: tuple[int, int], target: int | tuple[int, int]) -> tuple[int, int]:
-    """Return (width, height) after resizing. A single number is the length of the shorter side."""
+    """Return (width, height) after resizing to `target`: (height, width), or the shorter side's length."""
     if isinstance(target, int):
         ratio = target / min(size)
         return (max(target, round(size[0] * ratio)), max(target, round(size[1] * ratio)))
@@ -264,7 +266,7 @@ class RawSource(Protocol):
 
     @property
     def meaningful(self) -> bool:
-        """False for random data."""
+        """False if the samples are random numbers: ranges and accuracy from such samples mean nothing."""
 
     def digest(self) -> str:
         """Return a digest that changes whenever the samples change."""
@@ -312,7 +314,7 @@ def conform(raw: RawSample, inputs: tuple[TensorInfo, ...], preprocess: Preproce
 
 
 def single(inputs: tuple[TensorInfo, ...]) -> tuple[TensorInfo, ...]:
-    """Return the inputs for a single sample: with a batch of 1 if the model has a fixed batch size."""
+    """Return the inputs of one sample: the model's inputs, with a batch size of 1 instead of a fixed one."""
     if fixed_batch(inputs) is None:
         return inputs
     return tuple(replace(info, shape=(1, *info.shape[1:]) if info.shape else info.shape) for info in inputs)
@@ -435,14 +437,20 @@ def fitted_shape(
 
 
 def _resizing(declared: tuple[int | str, ...]) -> str:
-    """Return the setting that resizes images to the size of an input. If the size is known, the setting can be copied."""
+    """Return the setting that resizes images to the height and width of an input.
+
+    HEIGHT and WIDTH stand for dynamic dimensions.
+    """
     sizes = declared[2:4] if len(declared) == 4 and declared[1] in _COLOURS else declared[1:3]
     size = ",".join(map(str, sizes)) if all(isinstance(dim, int) for dim in sizes) else "HEIGHT,WIDTH"
     return f"{Setting('samples.preprocess.resize', f'[{size}]')}, or crop or letterbox instead ({Command('recipe', ('new', 'MODEL'))})"
 
 
 def fits(shape: tuple[int, ...], declared: tuple[int | str, ...]) -> bool:
-    """Return True if an array of `shape` may be fed to an input of shape `declared`. Names allow any length."""
+    """Return True if an array of `shape` fits an input of shape `declared`.
+
+    A named dimension fits any length.
+    """
     return len(shape) == len(declared) and all(
         isinstance(want, str) or have == want for have, want in zip(shape, declared, strict=True)
     )

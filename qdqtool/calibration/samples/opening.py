@@ -269,7 +269,7 @@ class Samples:
             yield sample
 
     def every(self, step: int, first: int = 0) -> Iterator[Sample]:
-        """Return every `step`-th sample from number `first` on, in the form in which iteration yields samples."""
+        """Return every `step`-th sample from number `first` on, repeated to fill a fixed batch size."""
         copies = fixed_batch(self._inputs) or 1
         return (tile_sample(sample, copies) for sample in self.rows(range(first, len(self), step)))
 
@@ -483,5 +483,5 @@ class SamplePart:
 
     @property
     def digest(self) -> str:
-        """Digest of the part. It changes if the samples or the part change."""
+        """Digest of the chosen samples. It changes if the source changes, or the choice of samples."""
         return f"{self.whole.digest}[{self.first}::{self.step}][:{self.most}]"

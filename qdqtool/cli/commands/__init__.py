@@ -1,1 +1,1 @@
-"""The registry of commands: one file each, `PLUGIN` is the function that typer runs."""
+"""The registry of commands: one file per command. `PLUGIN` is the function or group that typer runs."""

@@ -217,7 +217,7 @@ def _headline(result: Audit) -> str:
 
 
 def _repeated_findings(result: Audit) -> dict[str, Finding]:
-    """Return the findings that repeat the reason and fix of a node's verdict, by node."""
+    """Return findings with the same reason and fix as the verdict on their node, by the node's name."""
     verdicts = (
         {}
         if _is_float_model(result)
@@ -257,7 +257,10 @@ def _fallbacks(result: Audit) -> Iterator[str]:
 
 
 def _join_fixes(fixes: Iterable[tuple[str, str]]) -> dict[tuple[str, str], str]:
-    """Map each fix and its key to the fix for all nodes with this key, if the fixes differ only in the nodes of a command."""
+    """Map each (reason or code, fix) to the fix to print.
+
+    Fixes with the same reason or code that differ only in the nodes of a command become one fix.
+    """
     from qdqtool.core.advice import of_all, without_nodes
 
     alike: dict[tuple[str, str], dict[str, None]] = {}

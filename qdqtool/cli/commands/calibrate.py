@@ -186,7 +186,7 @@ def calibrate(
 
 
 def _check_output(shard: str | None, *, reads: bool, page: Path | None, as_json: bool) -> None:
-    """Refuse output options that shards do not have, and text options together with JSON."""
+    """Refuse output options that --shard does not support, and text output together with --json."""
     from qdqtool.errors import UsageError
 
     if shard is not None and (reads or page is not None):
@@ -259,7 +259,10 @@ def _bar() -> Iterator[Callable[[int, int | None], None]]:
 def _deliver(
     tables: dict[str, CalibrationTable], out: Path | None, *, as_json: bool, why: str | None, journal: bool
 ) -> None:
-    """Write the last table to `out`, other tables to files beside it, and print what was requested."""
+    """Write the last table to `out`, and print what was requested.
+
+    If there are tables of several methods, also write each one to a file beside `out`.
+    """
     from qdqtool.cli.screen import stderr, stdout
     from qdqtool.core.kinds import CALIBRATION
 

@@ -1,4 +1,4 @@
-"""Give the float part of a model the type FP16 or BF16: what --fp16 and --bf16 were before TensorRT 11.
+"""Give the float part of a model the type FP16 or BF16, as --fp16 and --bf16 did before TensorRT 11.
 
     qdqtool convert model.onnx -o model.fp16.onnx
     qdqtool convert model.qdq.onnx -o model.fp16.onnx --keep '/head/*' --samples samples/

@@ -1,4 +1,4 @@
-"""Compare two build logs of one model: fusions won and lost, precision of every node, times, the first parting.
+"""Compare two build logs of one model: fusions, precision, times, and the first decision that differs.
 
     qdqtool diff build-8.5.log build-8.6.log
 

@@ -1,4 +1,4 @@
-"""Read any log of a TensorRT builder: what the optimizer did to every Q/DQ pair, and everything else it tells.
+"""Read any log of a TensorRT builder: how every Q/DQ pair ended, kernels, memory, times and failures.
 
     qdqtool parse build.log
     trtexec --onnx=a.onnx --int8 --verbose 2>&1 | qdqtool parse - --tee build.log

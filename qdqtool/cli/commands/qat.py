@@ -1,4 +1,4 @@
-"""Quantization-aware training of a PyTorch network, from a PTQ start to an audited engine.
+"""Quantization-aware training of a PyTorch network: from calibrated ranges to an audited engine.
 
 The recipe's section `qat` names two functions. `qat.model` returns the trained float network. `qat.data` gets the name
 of a split ("train", "validate", "test") and returns its samples: a pair (inputs, targets) of arrays, a dataset of

@@ -1,4 +1,4 @@
-"""From a float model and samples to the Q/DQ model, in one process: what to use where no engine is built here.
+"""Turn a float model and samples into a Q/DQ model, in one process, without building an engine.
 
     qdqtool quantize model.onnx --samples samples/ -o model.qdq.onnx
     qdqtool quantize model.onnx --samples x.npz[:200] -o model.qdq.onnx --recipe transformer-int8
@@ -107,7 +107,7 @@ def quantize(
 
 
 def _methods(table: CalibrationTable) -> str:
-    """List how many ranges each calibrator won, and the gain at the outputs."""
+    """Return words on how many ranges each calibrator was chosen for, and its largest gain in dB."""
     gains: dict[str, float] = {}
     counts: dict[str, int] = {}
     for entry in table.ranges:

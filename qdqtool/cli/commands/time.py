@@ -153,7 +153,7 @@ def _elsewhere(
 
 
 def _show(timing: object) -> None:
-    """Print a table of times, the layers that take longest, and the verdicts."""
+    """Print a table of times, the slowest layers, and whether each candidate is faster than the first."""
     from rich.table import Table
     from rich.text import Text
 

@@ -114,7 +114,10 @@ def find_labels_misplaced(evidence: DataEvidence) -> Iterator[RawDataFinding]:
 
 
 def _count_renamed_hits(predictions: Predictions) -> tuple[int, int]:
-    """Return the hits on every second sample: with a class mapping from the other samples, and with the original labels."""
+    """Return how many predictions of every second sample are correct: with renamed and original classes.
+
+    The other samples determine the new names of the classes.
+    """
     names: defaultdict[int, Counter[int]] = defaultdict(Counter)
     pairs = list(zip(predictions.predicted, predictions.truth, strict=True))
     for predicted, truth in pairs[1::2]:

@@ -307,7 +307,11 @@ def find_preprocessing(evidence: DataEvidence) -> Iterator[RawDataFinding]:
 
 
 def _without_labels(mirrored: Mirrored) -> RawDataFinding:
-    """Return an error if most of the agreement is missing, else a warning."""
+    """Return the finding that another preparation of the pictures suits the model clearly better.
+
+    It is an error if unchanged pictures reach less than half of its agreement and have many classes.
+    Else it is a warning.
+    """
     is_wrong = mirrored.asis < _MOST * mirrored.best and not mirrored.few_classes
     doubt = ", unless all pictures are of few classes" if mirrored.few_classes else ""
     return RawDataFinding(
@@ -320,7 +324,7 @@ def _without_labels(mirrored: Mirrored) -> RawDataFinding:
 
 
 def _settings(settings: tuple[str, ...]) -> str:
-    """Return the options for this preparation; "" if the recipe does not prepare the samples."""
+    """Return the --set options for the settings of a preparation, after a colon; "" if there are none."""
     options = " ".join(f"--set {quote(setting)}" for setting in settings)
     return f": {options}" if options else ""
 
@@ -331,7 +335,10 @@ def _explains(variant: Predictions) -> bool:
 
 
 def _advantage(variant: Variant) -> float:
-    """Return the advantage of a variant in standard deviations, from the hits that it gains and the hits that it loses."""
+    """Return in standard deviations how much more often the model is right with a variant.
+
+    Only samples that exactly one of the two preparations gets right count.
+    """
     won = lost = 0
     for new, old, truth in zip(
         variant.predictions.predicted, variant.asis.predicted, variant.asis.truth, strict=True
