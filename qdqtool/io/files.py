@@ -140,7 +140,7 @@ def publish(drafts: Path, folder: Path, names: Iterable[str]) -> None:
 
 
 def withdraw(folder: Path, names: Iterable[str]) -> None:
-    """Remove files of an earlier build, because they do not belong to the new log beside them."""
+    """Remove the files `names` of an earlier build from `folder`: a new log does not describe them."""
     for name in names:
         (folder / name).unlink(missing_ok=True)
 
@@ -212,7 +212,7 @@ WRITER_S = 10.0
 
 
 def path_of(value: object, name: str = "path", otherwise: str = "") -> Path:
-    """Return the argument `name` as a path; `otherwise` says which other values are allowed.
+    """Return the argument called `name` as a path; error messages also suggest `otherwise`, if it is given.
 
     Raises:
         UsageError: it is none.

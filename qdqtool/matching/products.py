@@ -210,7 +210,7 @@ def _activation(flow: Flow, node: Node, index: int, target: Target, shape: tuple
 
 
 def in_sums(flow: Flow) -> Iterator[tuple[QdqPair, str]]:
-    """Yield FP4 Q/DQ pairs with constant block scales that a kernel with a sum over rows would contain, and the name of this sum."""
+    """Yield each FP4 Q/DQ pair with constant block scales whose kernel has a row sum, and the sum's name."""
     sums = RowSums(flow.view)
     constant = {pair.dequantize for pair in flow.scales if pair.kind is SlotKind.WEIGHT}
     for pair in flow.pairs:
@@ -246,7 +246,7 @@ def operand_slots(node: Node) -> tuple[Slot, Slot]:
 
 
 def veto(node: Node, reason: str, fix: str, claim: Claim | None = None) -> Iterator[SlotStatement]:
-    """Yield vetoes that keep both operands of `node` float; `claim` is the part of the reason that a build can contradict."""
+    """Yield vetoes on both operands of `node`; `claim` is what a build can contradict in `reason`."""
     for slot in operand_slots(node):
         yield SlotStatement(slot=slot, stance=RequestOrVeto.VETO, reason=reason, fix=fix, claim=claim)
 
@@ -254,7 +254,7 @@ def veto(node: Node, reason: str, fix: str, claim: Claim | None = None) -> Itera
 def both_or_neither(
     node: Node, specs: Mapping[str, QuantSpec], *, reason: str, alone: str
 ) -> Iterator[SlotStatement | JointSlots]:
-    """Yield requests to quantize both operands of `node`, and that neither is quantized alone.
+    """Yield a request to quantize both operands of `node` together, never only one of them.
 
     `specs` gives the form of constants by tensor name; others get one scale.
 

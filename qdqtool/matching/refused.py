@@ -185,7 +185,7 @@ def _has_open_heads(view: GraphView, node: Node) -> bool:
 
 
 def way_out(view: GraphView, node: Node, source: str) -> str:
-    """Return the command that ends a model before the operators of this type, if this is possible, and the alternatives."""
+    """Return advice for a node that TensorRT refuses: a command that avoids the node, or alternatives."""
     if node.domain == CONTRIB and node.op in WITHOUT_A_BUILDER:
         return WITHOUT_A_BUILDER[node.op]
     if node.domain == CONTRIB and node.op in WRITTEN:

@@ -64,7 +64,7 @@ class Explanation:
 
     @property
     def all_claims(self) -> tuple[Claim, ...]:
-        """The claims; if `no_kernel` is set and the reason has no claim, a claim about the missing kernel too."""
+        """`claims`; if `no_kernel` is set and no claim is about the reason, also HAS_NO_KERNEL."""
         has_reason = any(claim.part is Part.REASON for claim in self.claims)
         return (*self.claims, *(HAS_NO_KERNEL,) * (self.no_kernel and not has_reason))
 
@@ -260,7 +260,7 @@ class BuiltGraph:
         return self.model.view
 
     def layers_with(self, *checks: str) -> Iterator[EngineLayer]:
-        """Yield the kernels that have findings of these checks."""
+        """Yield the kernels with at least one finding whose check is in `checks`."""
         subjects = {finding.subject for finding in self.findings if finding.check in checks}
         return (layer for layer in self.engine.kernels if layer.name in subjects)
 
@@ -440,7 +440,7 @@ class Rulebook:
 
 
 def rulebook() -> Rulebook:
-    """Return all rules, which are loaded once; the notes belong to this call."""
+    """Return all rules in a new rulebook. The rules are loaded once; its list of notes starts empty."""
     return Rulebook(_load_rules())
 
 
@@ -488,7 +488,10 @@ def losses(flow: Flow, target: Target) -> dict[str, Violation]:
 
 
 def refusals(flow: Flow, target: Target, book: Rulebook | None = None) -> dict[str, SlotStatement]:
-    """Return the first veto on an input of each node, for this builder and the float graph of a Q/DQ graph."""
+    """Return the first veto of a rule on an input of each node, by node name.
+
+    Rules see the graph without its Q/DQ nodes.
+    """
     options = PlacementOptions(target=target.name, sm=target.sm)
     book = book or rulebook()
     vetoes: dict[str, SlotStatement] = {}

@@ -330,7 +330,7 @@ NEVER_NEGATIVE = GATES | {"Abs", "Exp", "ReduceL2", "Relu", "Softmax", "Sqrt"}
 
 
 def cut_below(context: RepairContext, tensor: str, cut: dict[str, str]) -> str:
-    """Return the output of a Relu that is inserted after `tensor`. All Q/DQ pairs of `tensor` share it; `cut` stores it by tensor.
+    """Insert a Relu after `tensor` and return its output. `cut` maps each tensor to its one Relu.
 
     If `tensor` is never negative, return `tensor` itself.
     """

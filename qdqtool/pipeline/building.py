@@ -103,7 +103,7 @@ _READ, _FEW = 16, 8
 
 
 def value_profiles(inputs: tuple[TensorInfo, ...], samples: Iterable[Sample]) -> tuple[InputProfile, ...]:
-    """Return the smallest, first and largest values of inputs with few integers, as TensorRT profiles need them.
+    """Return the smallest, first and largest sample values of small integer inputs, for TensorRT profiles.
 
     The builder needs these values if a shape is computed from the input; otherwise it ignores them.
     """
@@ -302,7 +302,7 @@ def _with_layer(node: PredictedNode, verdict: NodeVerdict | None, layer: EngineL
 def _fates(
     view: GraphView, kernels: tuple[EngineLayer, ...], holder: Mapping[str, EngineLayer]
 ) -> Iterator[LedgerRow]:
-    """Yield what became of every Q and DQ in an engine.
+    """Yield one row for each Q and DQ node: how it ended in the engine, for example merged or fused.
 
     If two equal nodes read one tensor with one scale, the engine names only one of them.
     """

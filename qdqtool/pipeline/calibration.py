@@ -93,7 +93,7 @@ class Calibration:
 
     @cached_property
     def model(self) -> Model:
-        """The prepared model, without the part that needs plug-in operators that this machine cannot compute."""
+        """The prepared model; only a part of it if this machine cannot compute its plug-in operators."""
         if all(decision.kind is SlotKind.WEIGHT for decision in self.placed.quantized):
             return self.whole
         return computable(self.whole, in_use().stand_ins.keys()) if not in_use().libraries else self.whole
@@ -150,7 +150,7 @@ class Calibration:
 
     @cached_property
     def samples(self) -> Samples:
-        """The samples, made to fit the model."""
+        """The samples of the request, opened with the inputs and the shapes of `model`."""
         recipe = self.request.recipe
         return samples_for(
             self.request.samples,
@@ -162,7 +162,7 @@ class Calibration:
         )
 
     def use(self, model: Model, placement: Placement, samples: Samples | None = None) -> None:
-        """Set the prepared model, the placement and the opened samples, so that they are not made again."""
+        """Use an existing prepared model, placement and opened samples, instead of making them again."""
         self.__dict__.update(whole=model, placed=placement)
         if samples is not None:
             self.__dict__["samples"] = samples
@@ -172,7 +172,7 @@ class Calibration:
         self.__dict__["_equalization"] = (changes, notes)
 
     def collect_options(self, methods: Sequence[str]) -> CollectOptions:
-        """Return options with bins, unless none of the methods needs bins."""
+        """Return options that collect histogram bins if at least one of the methods needs them."""
         return CollectOptions(
             bins=any(map(needs_bins, methods)),
             on_nan=self.request.nan,
@@ -252,7 +252,10 @@ class Calibration:
     def tables(
         self, histograms: Histograms, methods: Sequence[str], on_progress: OnProgress | None = None
     ) -> dict[str, CalibrationTable]:
-        """Return one table per method or `auto`, as `final_tables` makes them. If there are samples, run them again."""
+        """Return one table for each calibrator in `methods` (also `auto`), from histograms.
+
+        With samples, `final_tables` may run the network again.
+        """
         refuse_unmatched(self.request.recipe, self.whole.view, "calibrate")
         request = TableRequest(
             model=self.model,
@@ -312,7 +315,7 @@ class Calibration:
         return self.with_findings(replace(table, notes=(*notes, *table.notes)))
 
     def _watch_pass(self, options: CollectOptions, on_progress: OnProgress | None) -> Histograms | None:
-        """Collect histograms in a pass that also keeps float results for the choice of ranges; None if this saves no time."""
+        """Collect histograms and float results for choosing ranges in one pass; None if no time is saved."""
         corrects = self.request.recipe.calibrate.bias == "correct"
         float_run = float_pass(self._changed, self.placement, self.samples, bias=corrects)
         if float_run is None:

@@ -133,7 +133,7 @@ def _check_place(request: CalibrationRequest, expected: Mapping[str, str]) -> No
 
 
 def _open_collection(request: CalibrationRequest, options: CollectOptions) -> _Opened:
-    """Return the collection of a request; a worker keeps the last one open."""
+    """Open the histogram collection of a request. A worker keeps its last collection open."""
     key = repr((request, options))
     if key not in _kept_open:
         job = Calibration(request)
@@ -240,7 +240,7 @@ def client_of(address: str) -> Iterator[Any]:
 
 
 def _workers_here(distributed: Any, own: Any, stack: ExitStack) -> Any:
-    """Return a client of workers that are started on this machine; they end with `stack`."""
+    """Return a client of workers that run on this machine; they end when `stack` closes."""
     try:
         cluster = stack.enter_context(
             distributed.LocalCluster(

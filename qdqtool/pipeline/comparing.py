@@ -1,4 +1,4 @@
-"""Compares two of these on equal samples: a float model, a Q/DQ model, its integer emulation, an engine, stored outputs."""
+"""Compares two sides on equal samples: float or Q/DQ model, integer emulation, engine, stored outputs."""
 
 from __future__ import annotations
 
@@ -59,7 +59,9 @@ def both_sides(
     *,
     large: bool,
 ) -> Iterator[tuple[Runner, Runner]]:
-    """Yield two runners for equal samples. If `large`, the first is closed before the second opens.
+    """Yield two runners for equal samples.
+
+    If `large`, the outputs of the first runner are stored, so that only one model is open at a time.
 
     Raises:
         InputFileError: a model cannot be opened, or fails on a sample.
@@ -232,7 +234,7 @@ def _tensors(
 def _sides(
     match: ComparedSides, open_sides: ExitStack, *, has_parts: bool
 ) -> tuple[Callable[[], Runner], Callable[[], Runner], tuple[OutputPart, ...]]:
-    """Return the functions that open both sides of a comparison, and the parts of outputs that both return."""
+    """Return the functions that open both sides of a comparison, and the output parts that both return."""
     texts = match.reference, match.candidate
     if has_parts:
         first, second, parts = with_parts(_model(texts[0]), _model(texts[1]))
@@ -253,7 +255,7 @@ def _describe_model(text: str) -> str:
 
 
 def _side(text: str, match: ComparedSides, open_sides: ExitStack) -> Runner:
-    """Open one side; it can run while `open_sides` is open."""
+    """Open one side of a comparison. A TensorRT engine stays open until `open_sides` closes."""
     path = Path(text.removeprefix(_EMULATION))
     if text.startswith(_EMULATION):
         return _run_model(_model(text), _describe_model(text))

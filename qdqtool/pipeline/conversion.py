@@ -50,7 +50,9 @@ _MOST_BYTES = 256 << 20
 def measure_reach(
     model: Model, samples: SampleSource, types: Types, *, limit: int, on_progress: OnProgress | None = None
 ) -> DynamicRangeReport:
-    """Return the largest magnitude of every FP32 tensor on the first `limit` samples, and the tensors that `types` cannot hold.
+    """Measure the largest magnitude of every FP32 tensor on the first `limit` samples.
+
+    Also report tensors whose magnitude is outside the range of the float type `types`.
 
     Sums inside a kernel are not seen; kernels of TensorRT add in FP32.
 
@@ -115,7 +117,7 @@ def reach_for(
 def reach_or_note(
     model: Model, types: Types, samples: SampleSource, limit: int, on_progress: OnProgress | None = None
 ) -> tuple[DynamicRangeReport | None, tuple[str, ...]]:
-    """Run `measure_reach`; if only the helper model with inner tensors as outputs fails, return None and a note."""
+    """Run `measure_reach`. Return None and a note if the model runs only without inner tensors as outputs."""
 
     def plainly() -> None:
         run_plainly(model, _first(samples, limit))
@@ -172,7 +174,9 @@ def narrow_loss(
     options: InsertOptions,
     compared: CompareOptions,
 ) -> NarrowLoss | None:
-    """Return the accuracy loss from FP16 or BF16, if it exceeds the loss from quantization; else None. None for large models too.
+    """Return the accuracy loss from FP16 or BF16 if it exceeds the loss from quantization; else None.
+
+    Large models are not measured: None.
 
     Args:
         models: the float model and the Q/DQ model as it was written.
@@ -207,7 +211,7 @@ def narrow_loss(
 
 
 def _costly(view: GraphView, inside: tuple[OutputComparison, ...], dtype: DType) -> tuple[str, ...]:
-    """Return the nodes in FP16 or BF16 that add most noise to that of their inputs, the worst first."""
+    """Return the nodes in FP16 or BF16 that raise the noise most from inputs to outputs, the worst first."""
     levels = {entry.output: _level(entry) for entry in inside}
     costs: dict[str, float] = {}
     for node in view.nodes:

@@ -121,7 +121,7 @@ def _advice(model: Model, device: Device, request: BuildRequest) -> PrecisionAdv
 
 
 def _is_int8(engine: EngineView) -> bool:
-    """Return True if most of the arithmetic of an engine is INT8, as in the published pairs of engines."""
+    """Return True if INT8 layers do most of an engine's multiply-adds, as in published measurements."""
     macs = {True: 0, False: 0}
     for layer in engine.layers:
         macs[layer.precision is DType.INT8] += layer.macs or 0
@@ -164,7 +164,9 @@ def _build_and_compare(
 
 
 def _estimate_worth(quantized: Engine, half: Engine, device: Device) -> Worth:
-    """Estimate the times of the INT8 and the FP16 engine. The interval of the ratio contains what only a GPU can show.
+    """Estimate the times of the INT8 and FP16 engines, and an interval for their ratio.
+
+    The interval covers what only a GPU can measure.
 
     Unknown without a GPU are the start time of a kernel, and whether the device computes a low-bit product and the
     kernel that finishes it as one.
@@ -283,7 +285,7 @@ class SettingCost:
 
 
 class FixCosts:
-    """Compares the engine of a run with engines that the settings in its fixes would give.
+    """Compares the engine of a run with engines of other settings: those that the fixes of the audit name.
 
     Args:
         model: the prepared float model.
@@ -331,7 +333,7 @@ class FixCosts:
     def _effect_of(
         self, plan: tuple[SettingCost, Model], before: SettingCost, settings: tuple[str, ...]
     ) -> _SettingEffect:
-        """Compare the plan or the engine with these settings with that of the run."""
+        """Build or plan the model with these `settings`, and describe the change from the run."""
         planned, planned_model = plan
         try:
             recipe = change_recipe(self._recipe, settings)
@@ -386,7 +388,7 @@ class FixCosts:
 
 @dataclass(frozen=True, slots=True)
 class _SettingEffect:
-    """The effect of a setting in words, and the nodes that are low-bit with it; None if no engine was built."""
+    """The effect of a setting: text, claims and low-bit nodes; `low` is None if no engine was built."""
 
     text: str
     settings: tuple[str, ...]
@@ -394,7 +396,7 @@ class _SettingEffect:
     low: frozenset[str] | None = None
 
     def of_verdict(self, verdict: NodeVerdict) -> NodeVerdict:
-        """Return a verdict with the cost of its fix. If a build shows that the node stays float, the fix says so."""
+        """Add the cost of a fix to its text; also say so if a build shows that the node stays float."""
         reason, claims_before = self._borne_out(verdict.reason, verdict.claims)
         fix, claims = self._of(verdict.fix, claims_before, verdict.node)
         return replace(verdict, reason=reason, fix=fix, claims=claims)
@@ -407,7 +409,7 @@ class _SettingEffect:
         return replace(finding, reason=reason, fix=fix, claims=claims)
 
     def _borne_out(self, reason: str, claims: tuple[Claim, ...]) -> tuple[str, tuple[Claim, ...]]:
-        """Correct a reason that says that INT8 adds kernels, if a build shows that it adds none."""
+        """If a build shows that INT8 adds no kernel, correct a reason that says it adds one."""
         was_built = self.low is not None
         adds_none = was_built and any(
             claim.kernels is not None and claim.kernels <= 0 for claim in self.claims
@@ -430,7 +432,7 @@ class _SettingEffect:
 
 
 def _with_effects(audit: Audit, effects: Mapping[str, _SettingEffect]) -> Audit:
-    """Return the audit in which each fix has its effect; effects are found by the text of the fix."""
+    """Add the effect of its setting to each fix in the audit; `effects` is indexed by the text of the fix."""
     return replace(
         audit,
         verdicts=tuple(
@@ -469,7 +471,7 @@ def lacks_costs(audit: Audit) -> bool:
 
 
 def _claims(before: SettingCost, after: SettingCost) -> tuple[Claim, ...]:
-    """Return a claim for each number of nodes, kernels and bytes that `describe_difference` prints."""
+    """Return claims that a build can contradict: the change in nodes, kernels and bytes."""
     claims = [
         Claim(
             part=Part.COST,
@@ -522,7 +524,7 @@ def describe_difference(before: SettingCost, after: SettingCost) -> str:
 
 
 def saves_nothing(fix: str) -> bool:
-    """Return True if a fix changes nothing, or if its engine has neither fewer kernels nor fewer bytes.
+    """Return True if the text of a fix says that it changes nothing, or saves neither kernels nor bytes.
 
     >>> saves_nothing("--set place.last_layer=int8 (built: 2 of 2 compute nodes quantized instead of 1, in the same number of kernels)")
     True
@@ -546,7 +548,7 @@ def _complete_ranges(model: Model, placement: Placement, table: CalibrationTable
 
 
 def _fitting(table: CalibrationTable, model: Model, changed: Model) -> CalibrationTable:
-    """Return the ranges and shifts of a table that stay valid if the network is prepared with other settings."""
+    """Return the ranges and bias shifts of a table that stay valid for `changed`, the model prepared anew."""
 
     def weights(model: Model, name: str) -> tuple[int, ...] | None:
         node = model.view.by_name.get(name)
@@ -558,7 +560,7 @@ def _fitting(table: CalibrationTable, model: Model, changed: Model) -> Calibrati
 
 
 def _invent_range(model: Model, decision: Decision, number: int) -> TensorRange:
-    """Return a range that no other tensor has, because a builder merges equal scales and measured scales are rarely equal."""
+    """Return an invented range that no other tensor has, because builders merge tensors of equal scale."""
     axis = decision.spec.axis if decision.spec else None
     shape = model.view.constant_shape(decision.tensor) if decision.kind is SlotKind.WEIGHT else None
     count = shape[axis] if shape is not None and axis is not None else 1

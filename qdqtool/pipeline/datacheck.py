@@ -339,7 +339,7 @@ def cure(
 
 
 def _costly(model: Model, comparison: Comparison) -> tuple[str, ...]:
-    """Return the quantized nodes that add most noise to that of their inputs, the worst first."""
+    """Return the quantized nodes that raise the noise most from inputs to outputs, the worst first."""
     levels = {entry.output: value for entry in comparison.tensors if (value := _level(entry)) is not None}
     costs: dict[str, float] = {}
     for node in model.view.nodes:

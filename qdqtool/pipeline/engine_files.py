@@ -25,7 +25,9 @@ _MODERATE = 1 << 26
 
 
 def log_of(log: Path | None, file: Path, form: str) -> LogRun | None:
-    """Return the last run of `log`; without `log`, of `file` if it is a log of moderate size; None if there is none.
+    """Return the last builder run in `log`; without `log`, in `file` if it is a log of moderate size.
+
+    None if there is none.
 
     Raises:
         InputFileError: `log` cannot be read, or holds no run.

@@ -268,7 +268,10 @@ def _find_applied(samples: SampleSource, recipe: Recipe) -> Preprocess | None:
 
 
 def _ways(values: InputStatistics, axis: int, applied: Preprocess | None) -> Iterator[_Way]:
-    """Yield the other usual preparations of pictures with these values; `applied` is the present preparation, if known."""
+    """Yield other usual preparations for pictures with these statistics.
+
+    `applied` is the present preparation; None if it is unknown.
+    """
     forms = _forms(axis)
     if applied is None:
         here = _form_of(values)
@@ -300,7 +303,7 @@ def _inverse(applied: Preprocess, axis: int) -> Transform:
 
 
 def _is_identity(into: Transform, out: Transform, axis: int) -> bool:
-    """Return True if the function `out` reverses `into`, for black and for white."""
+    """Return True if `into(out(x))` equals x for black (0) and white (1)."""
     colours = [np.full(_along(3, axis), value, np.float32) for value in (0.0, 1.0)]
     return all(np.allclose(into(out(each)), each, atol=1e-3) for each in colours)
 
@@ -311,7 +314,7 @@ def _along(count: int, axis: int) -> list[int]:
 
 
 def _settings(way: _Way, preprocess: Preprocess, axis: int) -> tuple[str, ...]:
-    """Return the recipe settings that prepare pictures in this way. The scale in the recipe stays.
+    """Return the recipe settings for the preparation `way`; `samples.preprocess.scale` stays as it is.
 
     A preparation is affine per channel: `value * slope + start`, here read off black and white pictures, is
     `(value * scale - mean) / std` with `std = scale / slope` and `mean = -start * std`.
@@ -355,7 +358,7 @@ def _write_change(into: Transform, out: Transform, turned: int | None) -> Transf
 
 
 def _forms(axis: int) -> dict[str, tuple[Transform, Transform]]:
-    """Return the usual value ranges of pictures: for each, a function to 0..1 and a function back."""
+    """Return the usual value ranges of pictures by name, each with a function to 0..1 and its inverse."""
     mean, std, caffe = (
         np.array(value, np.float32).reshape(_along(3, axis))
         for value in (_IMAGENET_MEAN, _IMAGENET_STD, _CAFFE_MEAN)

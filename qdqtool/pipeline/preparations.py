@@ -106,7 +106,7 @@ def with_known_inputs(
 
 
 def _try_preparations(guess: Recipe, samples: SampleInput, open_model: Callable[[], Model]) -> Recipe:
-    """Return the recipe with another preparation of pictures, if it suits the model clearly better than the guess.
+    """Replace the guessed preparation of pictures if another usual one suits the model clearly better.
 
     The preparation remains a guess that the model confirms; no verdict that rests on it is good.
     """
@@ -243,7 +243,7 @@ def _content(file: Path) -> Any:
 
 
 def written(recipe: Recipe) -> str:
-    """Return what a Q/DQ model records of the preparation of its pictures, as JSON: values that were not guessed; "" without any."""
+    """Return the picture preparation that a Q/DQ model records: JSON without guessed values; "" if empty."""
     options = recipe.samples
     sure = {name for name, source in options.sources.items() if not source.startswith(GUESSED[:7])}
     values = options.preprocess.model_dump(mode="json", include=sure, exclude_none=True)

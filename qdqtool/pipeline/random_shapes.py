@@ -94,7 +94,7 @@ class Opener:
         return open_model(self.model, description="random samples")
 
     def peak(self, sample_shapes: Shapes) -> int:
-        """Return the bytes that the values inside the model take at least, for a sample of these shapes."""
+        """Return a lower bound, in bytes, for the inner tensors of one sample of these shapes."""
         return peak_bytes(self.model, sample_shapes)
 
 
@@ -212,7 +212,7 @@ class _Memory:
         self.peaks: list[int] = []
 
     def allows(self, candidate: Shapes) -> bool:
-        """Return True if a sample of these shapes needs less memory than the bound, as predicted from shapes."""
+        """Return True unless a sample of these shapes is predicted to need more memory than `bound`."""
         if self._runner is None or any(_is_below(candidate, allowed) for allowed in self._allowed):
             return True
         peak = self._runner.peak(candidate)

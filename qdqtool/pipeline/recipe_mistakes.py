@@ -51,11 +51,11 @@ class Places:
             self._known |= {path: f"{before}line {line}" for path, line in _lines(root, ())}
 
     def add_change(self, path: Path, words: str) -> None:
-        """Record a change from the command line."""
+        """Record that the command line sets the value at `path`; `words` name the place in messages."""
         self._known[path] = words
 
     def of(self, path: Path) -> str:
-        """Return the place of the value at `path`, else of the section that contains it; "" if neither is written."""
+        """Return where the recipe sets the value at `path`, else the section that contains it; else ""."""
         while path and path not in self._known:
             path = path[:-1]
         return self._known.get(path, "")
@@ -133,7 +133,7 @@ def refuse_formats(globs: Collection[str], recipe: Recipe, view: GraphView) -> N
 
 
 def named_parts(section: RecipeSection) -> Iterator[tuple[str, Naming, tuple[str, ...]]]:
-    """Yield each field of a section that names parts of a model, with the values beyond its default."""
+    """Yield each field of a recipe section that names parts of a model, with values that are not defaults."""
     kind: type[BaseModel] = type(section)
     for name, field in kind.model_fields.items():
         naming = next((mark for mark in field.metadata if isinstance(mark, Naming)), None)
@@ -298,7 +298,7 @@ def _no_key(path: Path, key: str) -> Iterator[Mistake]:
 
 
 def _plain(names: Iterable[str]) -> list[str]:
-    """Return the names without user functions (module:function)."""
+    """Return the names except those of user functions, which contain a colon (module:function)."""
     return [name for name in names if ":" not in name]
 
 

@@ -113,7 +113,9 @@ def repair_file(request: RepairRequest, on_progress: OnProgress | None = None) -
 
 
 def _choose_nodes(model: Model, request: RepairRequest) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the nodes to make float, and the nodes to make INT8. A code stands for the nodes that the advice of `lint` names.
+    """Return the nodes to make float, and the nodes to make INT8.
+
+    A finding code stands for the nodes that the fixes of its `lint` findings name.
 
     Advice contradicts itself for some nodes: these become float.
 
@@ -161,7 +163,7 @@ def _list_refused(result: Model, request: RepairRequest) -> tuple[Remainder, ...
 
 
 def _check_convertible(foreign: tuple[OtherQuantizer, ...], path: Path) -> None:
-    """Refuse quantizers of other tools if Q/DQ cannot compute exactly the same."""
+    """Refuse quantizers of other tools that Q/DQ nodes cannot reproduce exactly."""
     left = [quantizer for quantizer in foreign if not quantizer.exact]
     if left:
         first = left[0]
@@ -206,7 +208,7 @@ def _calibrate_missing(model: Model, samples: Samples) -> tuple[Model, tuple[Cha
 def _calibrated_or_note(
     model: Model, samples: Samples
 ) -> tuple[tuple[Model, tuple[Change, ...]], tuple[str, ...]]:
-    """Run `_calibrate_missing`. If only the model with more outputs fails, add no ranges and return a note."""
+    """Run `_calibrate_missing`. Return a note if the model runs only without inner tensors as outputs."""
 
     def plainly() -> tuple[Model, tuple[Change, ...]]:
         run_plainly(with_float_caches(model), (sample.feeds for sample in samples))

@@ -133,7 +133,7 @@ class RunFolder:
         STEPS.write(self / "steps.json", Footprints(steps={**self.footprints(), step: footprint}))
 
     def is_up_to_date(self, step: str, key: str) -> bool:
-        """Return True if `step` has run with this key, and its files have not changed since then."""
+        """Return True if `step` ran with this digest of inputs and settings, and its files are unchanged."""
         footprint = self.footprints().get(step)
         if footprint is None or footprint.key != key:
             return False

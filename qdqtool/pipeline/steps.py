@@ -216,7 +216,7 @@ def _given_table(work: RunContext, placement: Placement) -> CalibrationTable | N
 
 
 def _own_ranges(work: RunContext, placement: Placement, table: CalibrationTable) -> CalibrationTable:
-    """Return the table by the recipe's calibrator, for a network that another table may have equalized."""
+    """Make a table with the recipe's calibrator, for the network with the channels that `table` equalized."""
     model = undo_rounding(work.model("model.prepared.onnx"), table)
     if table.equalized is not None and work.recipe.weights.equalize == AUTO:
         histograms = collect_histograms(model, placement, work.samples)

@@ -166,7 +166,7 @@ class _Look:
         )
 
     def chooses_boxes(self) -> tuple[str, ...]:
-        """Return the operators that pool at boxes, and those that select model outputs after the last compute node."""
+        """Return box operators: RoiAlign anywhere, NonMaxSuppression and TopK after the last compute node."""
         ends = {node.op for node in _up_to_products([info.name for info in self.view.outputs], self.view)}
         return tuple(sorted(BOXES & (ends | (_POOLED & self.counts.keys()))))
 
@@ -178,7 +178,7 @@ class _Look:
         )
 
     def returns_sound(self) -> bool:
-        """Return True if an output is as long as a float input; earlier dimensions may differ."""
+        """Return True if the last axis of an output is as long as that of a float input, as with sound."""
         input_lengths = {
             shape[-1]
             for info in self.view.inputs

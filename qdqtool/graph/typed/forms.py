@@ -94,7 +94,7 @@ class Forms:
 
     @cached_property
     def ends(self) -> frozenset[str]:
-        """Model inputs and outputs, which keep their names in any type."""
+        """Names of model inputs and outputs. These names stay when the tensors change their type."""
         return frozenset(value.name for value in (*self._edit.inputs, *self._edit.outputs))
 
     def _producer_forms(self, tensor: str) -> frozenset[Form]:
@@ -108,7 +108,7 @@ class Forms:
         return frozenset({NARROW if narrow else WIDE})
 
     def _reader_forms(self, tensor: str) -> Iterator[Form]:
-        """Yield the forms in which a tensor is read."""
+        """Yield the form (FP32 or 16 bits) in which each consumer reads a tensor."""
         for node, index in self._readers.get(tensor, ()):
             yield self.read(node, index)
         outside = self.outside(tensor)
@@ -120,7 +120,10 @@ class Forms:
         return [reader for reader, _ in self._readers.get(node.output[0], ()) if reader.op_type == DEQUANTIZE]
 
     def _find_quantized_form(self, node: onnx.NodeProto) -> Form:
-        """Return the form of a QuantizeLinear: that of its consumers if all agree, else narrow; without any, its tensor's."""
+        """Return the form of a QuantizeLinear: that of its DequantizeLinear outputs; 16 bits if they differ.
+
+        Without a DequantizeLinear, return the form of the input tensor.
+        """
         forms = {form for reader in self.behind(node) for form in self.of(reader.output[0])}
         return min(forms or self.of(node.input[0]) or {NARROW})
 
@@ -137,11 +140,11 @@ class Signature:
     outputs: tuple[bool, ...]
 
     def takes(self, index: int) -> bool:
-        """Return True if input number `index` may be narrow."""
+        """Return True if the operator accepts a 16-bit float type at input number `index`."""
         return bool(self.inputs) and self.inputs[min(index, len(self.inputs) - 1)]
 
     def makes(self, index: int) -> bool:
-        """Return True if output number `index` may be narrow."""
+        """Return True if output number `index` of the operator can have a 16-bit float type."""
         return bool(self.outputs) and self.outputs[min(index, len(self.outputs) - 1)]
 
 

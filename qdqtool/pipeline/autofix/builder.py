@@ -170,7 +170,7 @@ class CandidateBuilder:
         )
 
     def compare(self, model: Path) -> tuple[Comparison | None, OutputNoise]:
-        """Compare the float model with a Q/DQ model; return the comparison and the noise of each sample.
+        """Compare the float model with a Q/DQ model. Return the comparison and the output noise per sample.
 
         Without samples, the comparison is None and the noise is empty.
         """

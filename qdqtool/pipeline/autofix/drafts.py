@@ -203,7 +203,7 @@ class Placed(_Draft):
         }
 
     def _add_decision(self, edit: SlotEdit) -> Decision:
-        """Return a decision on an input that placement did not consider."""
+        """Return the decision on the input of an edit, if placement made no decision on this input."""
         view = self.reference.view
         node = view.by_name[edit.slot.node]
         tensor = node.inputs[edit.slot.index]
@@ -244,7 +244,7 @@ def _apply_edit(decision: Decision, edit: SlotEdit | None) -> Decision:
 
 
 def _quantizing(decision: Decision, spec: QuantSpec, range_: TensorRange | None) -> SlotEdit:
-    """Return the edit that quantizes an input, with the range of its tensor."""
+    """Return an edit that quantizes an input as `spec` says; the scales come from the range of its tensor."""
     scales = None
     if range_ is not None and range_.axis == spec.axis:
         scales = tuple(amax / spec.format.qmax for amax in range_.amax)

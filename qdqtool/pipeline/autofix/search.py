@@ -76,7 +76,7 @@ class _Attempt:
 
     @property
     def values(self) -> tuple[str, ...]:
-        """The recipe values of a candidate without edits."""
+        """The recipe settings that the candidate changes; () if it edits node inputs instead."""
         return () if self.edits else self.candidate.settings
 
 
@@ -251,7 +251,7 @@ class FixSearch:
             self._weigh(group, built)
 
     def _ask_for_samples(self, group: Sequence[_Attempt], built: BuiltModel) -> None:
-        """Reject a gain with ranges from random samples, and ask for real samples."""
+        """Reject an edit that helps with ranges from random samples, and ask the user for real samples."""
         tensors = [tensor for attempt in group for tensor in attempt.guessed]
         more = f" and {len(tensors) - 1} more" if len(tensors) > 1 else ""
         helps = "" if self._clock else f"{built.cost} instead of {self.best.cost}: this edit helps, but "
@@ -367,7 +367,7 @@ class FixSearch:
             self._close(attempt, FixOutcome.KEPT, f"{faster}{why}", built, before, time)
 
     def _is_closer(self, noise: OutputNoise, built: BuiltModel) -> bool:
-        """Return True if an edit without a finding helps: less noise at the outputs, or fewer kernels."""
+        """Return True if the outputs have significantly less noise, or the engine has fewer kernels."""
         both = len(noise.shares) == len(self._noise.shares)
         is_closer = both and _CLOSER.is_met(noise, self._noise)
         return is_closer or built.audit.counts.kernels < self.best.audit.counts.kernels

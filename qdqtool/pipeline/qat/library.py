@@ -162,7 +162,10 @@ def _float(model: PreparedModel) -> Iterator[tuple[Path, Model]]:
 
 
 def _ready(path: Path, recipe: Recipe, placement: Placement | None) -> Model:
-    """Return the exported network, prepared as `run` and `place` do it, but without merged projections."""
+    """Prepare the exported network as `run` and `place` do, but keep tensor names for the quantizers.
+
+    So projections are not merged, and Transposes are not moved.
+    """
     if placement is None:
         return prepare_graph(load(path), recipe.preparing_by_name)
     return prepare_as_placed(load(path), recipe.preparing_by_name, placement)

@@ -1,4 +1,4 @@
-"""Chooses the range of each tensor. The page lists the decisions in order, and the module of each decision.
+"""Chooses the range of each tensor, by these decisions in order (right: the module of each decision):
 
     a  tensors that must share a range           `placement.decide.effective`, `calibration.table.groups`
     b  equalization that the recipe names      `equalization`

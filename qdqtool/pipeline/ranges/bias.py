@@ -66,7 +66,7 @@ def add_shifts(
     reference: Reference,
     on_progress: OnProgress | None = None,
 ) -> CalibrationTable:
-    """Add the shifts as `correct_biases` does, for samples that the float model has already run.
+    """Add bias shifts to a table as `correct_biases` does, for samples that the float model has already run.
 
     If the model accepts batches, the table has already been evaluated on the samples, and has its shifts from there.
     """

@@ -92,7 +92,7 @@ def single_tables(
     weights: WeightChanges | None = None,
     methods: Sequence[str] = (),
 ) -> dict[str, CalibrationTable]:
-    """Make one table for each of these calibrators, or for every one that competes, in alphabetical order."""
+    """Make one table for each calibrator in `methods`, or for each calibrator that `auto` compares."""
     methods = methods or competing()
     choices = [options.model_copy(update={"method": method}) for method in methods]
     tables = make_tables(collected[0], placement, collected[1], choices)

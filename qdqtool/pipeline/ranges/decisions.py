@@ -129,7 +129,10 @@ class TableRequest:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FinalTable:
-    """A table, and the histograms of its network. If `auto` equalized the network, these are new histograms."""
+    """A calibration table, and the histograms from which it was made.
+
+    If `auto` equalized channels, these are new histograms.
+    """
 
     table: CalibrationTable
     histograms: Histograms
@@ -306,7 +309,7 @@ def _describe_equalization(way: str) -> str:
 
 
 def _record_trials(plain: CalibrationTable, kept: CalibrationTable, records: Records) -> CalibrationTable:
-    """Add all trials to the journal of the kept table: for the original network, the equalizations, and the equalized network."""
+    """Add to the journal of `kept`: calibrators before and after equalization, and the equalizations."""
     before = plain.journal.trials if plain.journal else ()
     if kept is plain or kept.equalized is None:
         return with_journal(kept, (*before, *records))
@@ -325,7 +328,10 @@ def _record_trials(plain: CalibrationTable, kept: CalibrationTable, records: Rec
 def _predict_equalizations(
     request: TableRequest, plain: CalibrationTable, samples: SampleSource
 ) -> dict[str, WeightChanges | None]:
-    """Return the equalizations worth a calibration, with their weight changes; None for changes not computed yet."""
+    """Return the equalizations that are worth calibrating, by method, with their weight changes.
+
+    The changes are None if they are not computed yet.
+    """
     model, placement = request.model, request.placement
     ways: dict[str, WeightChanges | None] = {}
     if request.spread:
@@ -349,7 +355,7 @@ def _predict_equalizations(
 def _promising_by_mul(
     request: TableRequest, plain: CalibrationTable, samples: SampleSource
 ) -> tuple[Scalable, ...]:
-    """Return the tensors of `scalable_by_mul` if a few samples predict much less noise for one of them; else ().
+    """Return what `scalable_by_mul` finds, if a few samples predict much less noise for one tensor; else ().
 
     The samples must run, because constants do not show how large the channels after a Gelu are.
     """
@@ -519,7 +525,10 @@ class _Maker:
         table: CalibrationTable | None = None,
         widest: int | None = None,
     ) -> CalibrationTable | None:
-        """Round the weights of `table` with a method; None if no weight can be rounded. Without `table`, use the plain table."""
+        """Round the weights of `table` by a method. Return None if no weight can be rounded.
+
+        The default for `table` is the table from histograms alone.
+        """
         request = self._request
         rounded = round_weights(
             request.model,

@@ -1,4 +1,4 @@
-"""Scales channels before calibration, in the way that the recipe names.
+"""Scales channels before calibration, by one of the methods that `weights.equalize` in a recipe names:
 
     cross-layer   weights before and after an activation get equal ranges per channel; needs no samples
     rotate        the residual stream of a transformer is rotated, so that outlier channels spread (`graph.rotation`)
@@ -115,7 +115,7 @@ def candidates(model: Model, placement: Placement) -> tuple[Scalable, ...]:
 
 
 def scalable_by_mul(model: Model, placement: Placement) -> tuple[Scalable, ...]:
-    """Return INT8 inputs of matrix products that only a Mul can scale, if this Mul needs no extra kernel.
+    """Return INT8 inputs of matrix products that only an inserted Mul can scale, if it needs no kernel.
 
     TensorRT for RTX computes the Mul in the kernel of the activation or normalization before it. The values that
     other nodes read do not change.
@@ -167,7 +167,7 @@ def uneven(model: Model, placement: Placement, *, everywhere: bool) -> tuple[Sca
 
 
 def likely_uneven(model: Model, placement: Placement, *, everywhere: bool) -> tuple[Scalable, ...]:
-    """Return the tensors of `uneven` whose constants do not show that equal channels would gain little.
+    """Return the tensors of `uneven`, or () if the model's constants predict little gain from equal channels.
 
     Channels after random weights are alike, so constants predict nothing.
     """
@@ -356,7 +356,10 @@ def _compute_changes(
 def _smooth_tensors(
     model: Model, chosen: Sequence[Scalable], by_mul: Sequence[Scalable], samples: Sequence[Sample]
 ) -> WeightChanges:
-    """Scale the `chosen` tensors with SmoothQuant. Scale tensors of `by_mul` with the factors of least predicted noise."""
+    """Scale the tensors in `chosen` by SmoothQuant, and scale those in `by_mul` by an inserted Mul.
+
+    The factors for `by_mul` are those with the least predicted noise.
+    """
     factors: Factors = {}
     for part in parts([scalable.readers[0] for scalable in chosen]):
         moments_of = moments(model, part, samples)

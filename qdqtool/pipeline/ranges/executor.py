@@ -132,7 +132,7 @@ class TrialSession:
         samples: Sequence[Sample],
         among: Sequence[Sample] | None = None,
     ) -> list[TriedTable]:
-        """Run several tables as `candidate` does, and return them in their order."""
+        """Run several tables as `candidate` runs one table. Return the results in the order of `tables`."""
         if self._corrected is None or not samples:
             return [self.candidate(method, table, samples, among) for method, table in tables.items()]
         begun = [TriedTable(method=method, table=table, shares=()) for method, table in tables.items()]
@@ -216,11 +216,14 @@ class TrialSession:
         return done, left
 
     def started(self, method: str, table: CalibrationTable) -> TriedTable:
-        """Return a table that has not run any sample, as input for `advanced`."""
+        """Return a table as a trial without results; `advanced` then runs samples with it."""
         return TriedTable(method=method, table=table if table.shifts else self._shift_table(table), shares=())
 
     def advanced(self, candidate: TriedTable, samples: Sequence[Sample]) -> TriedTable:
-        """Run `CHOOSING` more samples with a table. Its noise is relative to the signal of all `samples`."""
+        """Run the next `CHOOSING` of `samples` with a table.
+
+        The noise is relative to the signal of all `samples`.
+        """
         first = len(candidate.shares)
         outputs = self._each(
             self._runner, samples[first : first + CHOOSING], self.tunable.feeds(candidate.table)
@@ -280,7 +283,9 @@ class TrialSession:
         )
 
     def settled(self, candidate: TriedTable, samples: Sequence[Sample]) -> TriedTable:
-        """Return the table with bias shifts from most samples; unchanged if all samples ran as one batch.
+        """Rerun the first half of the batches, with bias shifts that all batches determine.
+
+        If all samples ran as one batch, return the table unchanged.
 
         The first batches ran with shifts from few samples. So the batches of the first half run again in order, with
         shifts from their own differences and those of all other batches. In networks with strongly nonlinear
@@ -305,7 +310,7 @@ class TrialSession:
         return replace(candidate, table=replace(candidate.table, shifts=shifts), differences=rows)
 
     def _batches(self, count: int, at_once: int = 1) -> int:
-        """Return the number of batches for `count` samples, if `at_once` tables run at the same time."""
+        """Return how many batches `count` samples need, if `at_once` tables share the memory."""
         return math.ceil(count / max(FEWEST, self.reference.fitting // at_once))
 
     def _corrected_run(

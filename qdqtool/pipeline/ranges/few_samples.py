@@ -78,7 +78,7 @@ of a small model.
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Candidate(OutputNoise):
-    """A calibrator with a margin: its ranges from all samples, and from all samples except one part.
+    """A calibrator with a margin: a table from all samples, and a table without each fold of the samples.
 
     Its noise is half the noise with ranges of all samples, plus half the noise with ranges that a sample had no part
     in.
@@ -222,7 +222,7 @@ def _merge_parts(parts: Sequence[Histograms]) -> Histograms:
 def _shares(
     trial: TrialSession, table: CalibrationTable, parts: Sequence[CalibrationTable]
 ) -> tuple[float, ...]:
-    """Return the noise of each sample: half from ranges of all samples, half from ranges without the sample's part.
+    """Return each sample's noise, averaged over two tables: from all samples, and without the sample's fold.
 
     If samples run one by one, biases are shifted with the ranges of all samples; in a batch, each part shifts its own
     biases.

@@ -34,7 +34,7 @@ Correct = Callable[[Node, "Floats"], "Floats"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _WalkedPiece:
-    """A part of a walked model: one layer, and the nodes between it and earlier layers."""
+    """A part of a model that runs layer by layer: one layer, and the nodes between it and earlier layers."""
 
     runner: OrtRunner
     inputs: tuple[str, ...]

@@ -133,7 +133,7 @@ class Reference:
         count: int | None = None,
         earlier: FloatPass | Reference | None = None,
     ) -> None:
-        """Run the float model on the samples that choose: `count` samples, or a number that depends on the size of the model.
+        """Run the float model on the samples that choose ranges: `count` samples, or fewer for large models.
 
         `bias` says that biases are corrected, for which the means of its layers are needed. `earlier` has the outputs
         of an earlier pass, or the reference of another form of the model. Its outputs are reused if no means are
@@ -175,7 +175,7 @@ class Reference:
             self._measure_outputs(free=False)
 
     def of(self, model: Model) -> Reference:
-        """Return a reference with the same samples for another form of the float model with the same outputs."""
+        """Return a reference with equal samples for `model`, another float model with equal outputs."""
         count = len(self.samples)
         bias = bool(self.layers)
         return type(self)(model, self.source, self.budget, bias=bias, count=count, earlier=self)
@@ -246,7 +246,7 @@ class Reference:
         return self._is_alike(runner.run(join_samples(runner, self.samples[:FEWEST])))
 
     def _take_values(self, float_pass: FloatPass) -> bool:
-        """Use the float results of an earlier pass. Return True if a batch gives the outputs of each sample."""
+        """Use float results of an earlier pass. Return True if batches give the outputs of single samples."""
         kept = float_pass.watch.samples_run
         self._outputs = {id(watched.sample): self._name_outputs(watched.values) for watched in kept}
         self._means = float_pass.means.of([watched.values for watched in kept])
@@ -257,7 +257,7 @@ class Reference:
         return self._is_alike(float_pass.watch.pair)
 
     def _took_over(self, like: Reference) -> bool:
-        """Use the float results of `like`, from another form of the model; return False if they do not fit."""
+        """Use the float results of `like`, whose model has equal outputs; return False if they do not fit."""
         if len(like.samples) != len(self.samples) or like.ends.keys() != self.ends.keys():
             return False
         self._outputs = {
@@ -317,7 +317,9 @@ class _Taken:
 def float_pass(
     model: Model, placement: Placement, samples: Samples, *, bias: bool
 ) -> tuple[Model, FloatPass] | None:
-    """Return a model that also returns the float results for the choice of ranges, and these results; None if this saves nothing.
+    """Return the model with more outputs, for choosing ranges, and the FloatPass that keeps their values.
+
+    None if a combined pass saves no time.
 
     `bias` says that biases will be corrected. Only convolutional networks are changed: an additional output may end a
     fusion, which changes the last bits of the counted values (an Add before a LayerNormalization).

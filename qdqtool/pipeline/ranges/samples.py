@@ -140,10 +140,12 @@ def fitting_samples(view: GraphView, samples: SampleSource, count: int) -> tuple
 
 
 def fitting_numbers(view: GraphView, whole: int) -> frozenset[int]:
-    """Return the numbers of samples for a fit: those that `Reference` does not use, or every second one if it uses most.
+    """Return the samples for a fit, by number: those that do not choose ranges.
+
+    If most samples choose ranges, return every second sample.
 
     If samples both fit and evaluate a change, they overrate it: rounding may gain on its own samples and lose on
-    others. So the others judge.
+    others. So other samples evaluate the change.
     """
     chosen = choosing_numbers(whole, count_taken(view, whole))
     if chosen.step == 1:

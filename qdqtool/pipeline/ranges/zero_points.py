@@ -66,7 +66,7 @@ _TIMEOUT_S: Final = 300.0
 
 
 class _Form(enum.Enum):
-    """Forms of zero points, by the nodes that they add to a network; tried in this order."""
+    """Which nodes zero points may add to a network: all, none after pools, or none; tried in this order."""
 
     ANY = "zero points"
     FUSED = "zero points, except after pools"
@@ -91,16 +91,16 @@ class _Ends:
     is_negative: bool
 
     def zero(self, factor: float) -> int:
-        """Return the zero point, chosen so that the end near 0 is not clipped."""
+        """Return the INT8 zero point that does not clip the smaller end; `factor` widens the larger end."""
         above = math.ceil(255 * self.small / (self.small + self._top(factor)))
         return 127 - above if self.is_negative else above - 128
 
     def _top(self, factor: float) -> float:
-        """Return the end far from 0, widened by `factor`, at most up to the largest value in the samples."""
+        """Return the larger end's magnitude times `factor`, at most the largest magnitude in the samples."""
         return min(max(self.large, self.widest), self.large * factor)
 
     def range(self, factor: float) -> float:
-        """Return the symmetric range with the same step, for a range with a zero point. `factor` widens the end far from 0."""
+        """Return the range that the table stores: 127 quantization steps. `factor` widens the larger end."""
         top, zero = self._top(factor), self.zero(factor)
         zero = -1 - zero if self.is_negative else zero
         steps = [top / (127 - zero)]
@@ -182,7 +182,7 @@ def _choose_groups(placement: Placement, table: CalibrationTable) -> dict[tuple[
 def _move_ranges(
     table: CalibrationTable, chosen: Mapping[tuple[str, ...], _Ends], factor: float
 ) -> CalibrationTable:
-    """Add zero points for these groups to the table; multiply the ends far from 0 by `factor`."""
+    """Add zero points for these groups to the table; multiply the larger end of their values by `factor`."""
     by_name = {name: ends for group, ends in chosen.items() for name in group}
 
     def move_entry(entry: TensorRange) -> TensorRange:
@@ -208,7 +208,7 @@ def _writable(
     *,
     form: _Form,
 ) -> tuple[dict[tuple[str, ...], _Ends], dict[str, Written]]:
-    """Return the groups whose zero points this form can write, and the written forms."""
+    """Return the groups whose zero points need no nodes beyond `form`, and how their tensors are written."""
     view = network[0].view
     while chosen:
         inserted = insert(
@@ -295,7 +295,7 @@ class _Proposer:
         chosen: dict[tuple[str, ...], _Ends],
         written: Mapping[str, Written],
     ) -> CalibrationTable:
-        """Return the table; it has zero points if they are kept. Its journal has all trials in both cases.
+        """Return the table, with zero points if they are kept; its journal has every trial either way.
 
         `chosen` can be written in the first of the `forms`.
         """
@@ -331,7 +331,10 @@ class _Proposer:
     def _judge_tables(
         self, first: CalibrationTable, tables: Mapping[str, CalibrationTable]
     ) -> list[TriedTable]:
-        """Measure the output noise of tables with the zero points of the form `first`."""
+        """Measure the output noise of tables with zero points at the tensors where `first` has them.
+
+        If biases are corrected, return only the table with the least noise.
+        """
         model, placement = self._network
         budget = Budget(most=self._reference.budget.most, on_progress=self._on_progress)
         trial = TrialSession(model, placement, first, self._reference, budget)

@@ -149,7 +149,7 @@ def _cause(
 
 
 def _estimate_loss(part: InputParts, sums: Mapping[str, NDArray[Any]]) -> float:
-    """Estimate the share of an input's energy that quantization removes, up to a factor common to all inputs."""
+    """Estimate how much of an input's energy quantization removes, in an arbitrary unit."""
     return _ratio(sums[part.cut], sums[part.energy]) + _ratio(np.float64(part.step**2), sums[part.energy])
 
 

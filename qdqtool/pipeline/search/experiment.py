@@ -72,12 +72,12 @@ class OutputNoise:
 
     @property
     def mean(self) -> float:
-        """The mean over the samples of their shares of noise."""
+        """The average part of `noise` per sample."""
         return self.noise / max(1, len(self.shares))
 
     @property
     def roots(self) -> tuple[float, ...]:
-        """The fourth roots of the samples' shares of noise."""
+        """The noise of each sample to the power 1/4; comparisons use these values."""
         return tuple(share**_ROOT for share in self.shares)
 
     @property
@@ -86,12 +86,12 @@ class OutputNoise:
         return decibels(self.noise)
 
     def on(self, places: Sequence[int]) -> OutputNoise:
-        """Return the noise on the samples at these positions only."""
+        """Return the noise of only the samples at these indices."""
         return OutputNoise(shares=tuple(self.shares[place] for place in places))
 
 
 def decibels(noise: float) -> float:
-    """Return the SQNR in dB for a share of noise; infinite without noise."""
+    """Convert noise, relative to the energy of the signal, to SQNR in dB; infinite without noise."""
     return -10 * math.log10(noise) if noise > 0 else math.inf
 
 
@@ -134,7 +134,7 @@ class LeastGain:
 
 
 class Search:
-    """The journal of one search, written as it decides."""
+    """The journal of one search: decides about each edit, and records the decision."""
 
     def __init__(self) -> None:
         self._records: list[TrialRecord] = []
@@ -176,7 +176,9 @@ class Search:
 def record_comparison(
     edit: NetworkEdit, shares: Sequence[float], against: Sequence[float], outcome: tuple[TrialOutcome, str]
 ) -> TrialRecord:
-    """Return the journal record of an edit, compared with another one on the samples that both ran.
+    """Return the journal record of an edit: its noise `shares`, and its gain over the noise `against`.
+
+    The gain counts only the samples that both have.
 
     `outcome` comes with its reason. Noise that is not finite has no gain.
     """
@@ -208,7 +210,7 @@ def singles(
     mean: bool = False,
     settings: str = "calibrate.method={}",
 ) -> Records:
-    """Return the journal records of candidates, the best first: the best was kept, or the mean of tied candidates.
+    """Return the journal records of candidates, the best first. The best was kept, or the mean of tied ones.
 
     `shares` is the noise of each sample under each candidate. A candidate with fewer samples was stopped.
     """
@@ -268,7 +270,7 @@ def with_journal(table: CalibrationTable, records: Records) -> CalibrationTable:
 
 
 def mark_replaced(records: Records, why: str) -> Records:
-    """Return records with kept edits marked as rejected, because another choice replaced them."""
+    """Return the records with kept edits marked as rejected, for the reason `why`."""
     return tuple(
         replace(record, outcome=TrialOutcome.REJECTED, why=why)
         if record.outcome is TrialOutcome.KEPT

@@ -102,7 +102,9 @@ class Limit:
         return ceil((middle + sqrt(max(0.0, middle**2 - 4 * room**2 * (1 - z**2)))) / (2 * room**2))
 
     def is_out_of_reach(self, runs: Sequence[SampleRun], all_of: Sequence[SampleRun]) -> bool:
-        """Return True if these `runs` miss the limit whatever the other samples show.
+        """Return True if the results in `runs` prove that a set of float nodes misses the limit.
+
+        The results of the remaining samples cannot change this.
 
         `all_of` has the results of some other set on all samples, whose float outputs are valid for every set.
         """
@@ -143,7 +145,7 @@ class Limit:
 
 
 def add_accuracy(float_set: FloatSet, compared: Comparison | None) -> FloatSet:
-    """Return `float_set` with the SQNR and task accuracy of a comparison; None without a comparison."""
+    """Add SQNR and task accuracy of a comparison to a set of float nodes; None without a comparison."""
     return replace(
         float_set,
         sqnr_db=compared.sqnr.sqnr_db if compared and compared.sqnr else None,
@@ -309,7 +311,7 @@ class FloatSearch:
         return {name: outcome.noise for name, outcome in outcomes.items()}
 
     def _keeps(self, kept: Sequence[str]) -> bool:
-        """Return True if the limit holds when these units are float."""
+        """Return True if the limit of accuracy holds when the node groups in `kept` are float."""
         key = frozenset(kept)
         if key not in self._missed and key not in self._sets:
             outcome = self._trials[1].run_worst_first(
@@ -325,7 +327,7 @@ class FloatSearch:
         return key not in self._missed
 
     def _outcome(self, kept: Sequence[str]) -> SubsetOutcome:
-        """Measure the network with these units float, on the samples that check."""
+        """Measure the network with the node groups in `kept` as float, on samples that check the limit."""
         subsets = {"": self._units.without(kept)}
         return self._trials[1].run(subsets, self._checking, None, self._on_check)[""]
 

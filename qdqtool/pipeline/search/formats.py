@@ -49,7 +49,7 @@ Formats = Mapping[str, str]
 
 
 def steps_of(recipe: Recipe) -> tuple[str, ...]:
-    """Return the formats for nodes that leave INT8, the narrowest first, for this recipe and its targets."""
+    """Return the formats for nodes that leave INT8, in this recipe and its targets, the fewest bits first."""
     builder, allowed = recipe.placing.builder, recipe.accuracy.alternatives
     runs_fp8 = bool(recipe.placing.sm) and all(
         word.isdigit() and int(word) >= FP8.sm for word in recipe.placing.sm
@@ -124,7 +124,7 @@ class Ladder:
         self._tried: dict[str, Alternative] = {}
 
     def run(self, plain: Report) -> tuple[Alternative, ...]:
-        """Return all tried formats. In the run of the report `plain`, all nodes have the type of the float part."""
+        """Return all tried formats. In the run of `plain`, all nodes outside INT8 have the float type."""
         whole = dict.fromkeys(self._question.kept, FLOAT)
         self._tried[_key(whole)] = self._alternative(whole, plain.comparison, plain.summary, FLOAT)
         for lowest in range(len(self._steps) - 1):
@@ -145,7 +145,10 @@ class Ladder:
         )
 
     def _climb_formats(self, lowest: int) -> Alternative | None:
-        """Return the narrowest formats from this step on that keep the limit; None if only the float type does."""
+        """Return the narrowest formats that keep the limit, none narrower than step `lowest`.
+
+        None if only the float type keeps it.
+        """
         kept = self._question.kept
         lower = {node: self._lowest(node, lowest) for node in kept}
         formats = dict(lower)

@@ -183,7 +183,9 @@ def _room(result: FloatLimit) -> Limit:
 
 
 def _tighten_limit(bound: Limit, lacking: Limit, chosen: FloatSet | None = None) -> Limit:
-    """Return a limit that is stricter by the amount that the built model missed, and that `chosen` misses.
+    """Return `bound` made stricter by the amounts in `lacking`.
+
+    If `chosen` still meets this stricter limit, require a higher SQNR than that of `chosen`.
 
     If the set loses no sample of the search, but the built model loses some, the task metric cannot require more
     nodes; the noise then does.

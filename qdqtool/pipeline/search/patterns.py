@@ -113,7 +113,7 @@ class SlowerPatterns:
         self._measured: dict[tuple[str, ...], str] = {}
 
     def recall(self, pattern: tuple[str, ...]) -> str:
-        """Return what was measured for a pattern, and in which search; "" if nothing was."""
+        """Return how much slower an edit with this pattern was, and in which search; "" if unknown."""
         if pattern in self._measured:
             return f"this edit at a node of the same kind was {self._measured[pattern]}"
         path = self._path(pattern)
@@ -160,7 +160,9 @@ class SlowerPatterns:
         self._measured[pattern] = words
 
     def save(self) -> None:
-        """Store the patterns of a finished search. A stopped search stores none, so that it continues as it began.
+        """Store the patterns of a finished search.
+
+        A stopped search stores none, because it must decide as before when it continues.
 
         Raises:
             SystemFault: the folder cannot be written.

@@ -108,7 +108,7 @@ class TunedNetwork:
 
     @cached_property
     def recalibrated(self) -> OutputNoise:
-        """Output noise of the unchanged network, calibrated on the same samples as networks with scaled channels."""
+        """Output noise of the unchanged network after a new calibration: the baseline for scaled channels."""
         return self._calibrate_model(self.plain, self._reference)
 
     def _calibrate_model(self, model: Model, reference: Reference) -> OutputNoise:

@@ -157,7 +157,7 @@ def _ends(nodes: Sequence[str], units: Units) -> tuple[str, ...]:
 
 
 def _ends_float(nodes: Sequence[str], units: Units, options: SensitivityOptions) -> dict[str, list[str]]:
-    """Return the set of quantized units if the first and the last compute node are float."""
+    """Return the node groups that stay quantized if the first and the last compute node are float."""
     ends = set(_ends(nodes, units))
     if not options.causes or not ends:
         return {}

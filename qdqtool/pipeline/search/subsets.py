@@ -408,7 +408,7 @@ class TrialRunner:
     def _judge_outcome(
         self, outcome: SampleRun, task: str, sides: tuple[Outputs, Outputs], sample: Sample
     ) -> SampleRun:
-        """Add to a result whether both sides are right; for detectors of one class, the share of matching boxes."""
+        """Add whether both models answer right; for detectors of one class, the share of matching boxes."""
         plain, candidate = (own_rows(side, sample, self._extra) for side in sides)
         if self._kind in TASKS:
             return self._judge_positions(outcome, plain, candidate, sample)

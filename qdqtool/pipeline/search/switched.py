@@ -111,7 +111,7 @@ class StagedRunner:
         return pool
 
     def together(self, feeds: Feeds) -> int:
-        """Return how many samples of this size can run at the same time; run the float model if shapes do not show it."""
+        """Return how many samples of this size can run at once; run the float model if shapes are unknown."""
         if self._together is None:
             held: dict[str, int] = {name: array.nbytes for name, array in feeds.items()}
             sizes = self._staged.sizes({name: array.shape for name, array in feeds.items()})
@@ -188,7 +188,10 @@ class StagedRunner:
         return frozenset(node for number in part for node in self._staged.stages[number].switchable)
 
     def _next(self, number: int, subsets: Mapping[str, Subset]) -> range:
-        """Return the next stage, or a large part of the model that all subsets have fully quantized or fully float."""
+        """Return the next stages to run: several if all subsets have all their nodes quantized, or all float.
+
+        Otherwise, return a single stage.
+        """
         if number % _LARGE == 0:
             large = range(number, min(number + _LARGE, len(self._staged.stages)))
             nodes = self._nodes(large)
@@ -198,7 +201,7 @@ class StagedRunner:
         return range(number, number + 1)
 
     def _behind(self, part: range, form: Subset, states: Sequence[Tensors]) -> list[Tensors]:
-        """Run these stages for every sample, and return the tensors that later stages need."""
+        """Run the stages in `part` for every sample, and return the tensors that later stages need."""
         alive = self._staged.stages[part[-1]].alive
         if not self._staged.outputs_of(part):
             return [_only(state, alive) for state in states]
@@ -213,7 +216,7 @@ class StagedRunner:
         return list(self._pool.map(behind, states))
 
     def _runner(self, part: range, form: Subset) -> OrtRunner:
-        """Return a session for these stages, with these nodes quantized."""
+        """Return a session for the stages in `part`, with the nodes in `form` quantized."""
         if not form or form == self._nodes(part):
             plain = (part, bool(form))
             if plain not in self._plain:
@@ -282,7 +285,7 @@ class Units:
 
 
 def losses_of(runs: Sequence[SampleRun]) -> NDArray[np.float64]:
-    """Return the loss of each sample: 1 if only the float model was right, -1 if only the quantized one was."""
+    """Return each sample's loss: 1 if only the float model is right, -1 if only the quantized model is."""
     return np.array([run.hits[0] - run.hits[1] for run in runs if run.hits is not None], np.float64)
 
 

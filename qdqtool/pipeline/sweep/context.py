@@ -221,7 +221,7 @@ class SweepContext:
         }
 
     def ranking(self, on_progress: Callable[[int, int | None], None]) -> list[str]:
-        """Return the quantized nodes, the most sensitive first. A journal beside the histograms keeps finished runs."""
+        """Return the quantized nodes of the base run, the most sensitive first; [] if no option uses them."""
         most = max((*self.options.keep_float, self.options.tune))
         if most == 0:
             return []
@@ -256,7 +256,7 @@ class SweepContext:
         }
 
     def time_reference(self) -> float | None:
-        """Return the milliseconds of the engine or model with which trials are timed in turns; None without a measurement."""
+        """Return the time in ms of the reference that alternates with each trial; None if none is timed."""
         if isinstance(self.speed, OnGpu):
             return self.speed.reference(self._base_run.path("engine.plan"))
         if isinstance(self.speed, Measured):
@@ -335,7 +335,7 @@ class SweepContext:
         return accuracy, tried
 
     def keep(self, settings: tuple[str, ...], out: Path) -> tuple[Checked | None, RunVerdict | None]:
-        """Make the run folder of one configuration. Add the steps that the sweep ran for it.
+        """Make the run folder of one configuration: all steps if engines are built, else up to `insert`.
 
         Returns:
             Its accuracy on held-back samples, if there are any, and the verdict of its report, if an engine was built.
@@ -386,7 +386,7 @@ class SweepContext:
         return tuple(points)
 
     def float_model(self, name: str) -> Path:
-        """Return the unquantized model for a point of `floats`."""
+        """Return the model without quantized nodes; `name` is "FP32" or "FP16"."""
         if name == "FP32":
             return self._base_run.path("model.prepared.onnx")
         return self.model_of(_nothing_quantized(_FLOATS[name]))
@@ -397,7 +397,7 @@ class SweepContext:
         return runner.start(self._continued_request(settings, folder), "insert").path("model.qdq.onnx")
 
     def flags_of(self, settings: tuple[str, ...]) -> tuple[str, ...]:
-        """Return the flags for the builder of one configuration; of the base recipe for ()."""
+        """Return the builder flags of the configuration `settings`; () stands for the base recipe."""
         return builder_flags(self._trial_request(settings, self.base.out).recipe)
 
     def thin_out(self, settings: tuple[str, ...]) -> None:
@@ -452,7 +452,7 @@ def _nothing_quantized(types: str) -> tuple[str, ...]:
 
 
 def _check_placement(request: RunRequest) -> None:
-    """Check that a node is quantized and that the target runs it. If not, the trial fails and the sweep continues."""
+    """Run the step `place`. If it refuses the settings or quantizes no node, only this trial fails."""
     try:
         work = runner.start(request, "place")
     except UsageError as error:

@@ -133,7 +133,9 @@ def host_of(word: str) -> Host:
 
 
 def plan(on: Sequence[str], folder: Path, count: int, trtexec: str = "") -> tuple[str, ...]:
-    """Return the commands that a user can type instead of `time_on_all`; `count` is the number of trials, 0 if unknown.
+    """Return steps and commands by which a user times exported models by hand, without `time_on_all`.
+
+    `count` is the number of trials, 0 if unknown.
 
     Raises:
         UsageError: `on` is empty, or does not name hosts.
@@ -160,7 +162,7 @@ def plan(on: Sequence[str], folder: Path, count: int, trtexec: str = "") -> tupl
 
 
 def _name_times(count: int) -> list[str]:
-    """Return names for the files with the times of several machines."""
+    """Return the names of the files with times: one file for each machine, in order."""
     return [TIMES, *(f"times-{number}.json" for number in range(2, count + 1))]
 
 
@@ -171,7 +173,7 @@ _HOME: Final = ".cache/qdqtool"
 def time_on(
     host: Host, folder: Path, trtexec: str = "", name: str = TIMES, options: Sequence[str] = ()
 ) -> Path:
-    """Time the models that `export` wrote to a folder. Return the file of times, which gets this name in that folder.
+    """Time the models that `export` wrote to `folder`. Return the file of times: `name` in `folder`.
 
     `options` are further options of the script.
 
@@ -289,7 +291,7 @@ def time_models(
 def compare_times(
     host: Host, models: Mapping[str, Path], times: MeasuredTimes, *, several: bool = False
 ) -> Timing:
-    """Compare measured times of models with the times of the first model; `models` are files by their names there.
+    """Compare the times of models with the times of the first; `models` are files by their names in `times`.
 
     Raises:
         BuildError: a model has no engine there.
