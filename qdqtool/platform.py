@@ -23,7 +23,7 @@ _STATUS = Path("/proc/self/status")
 
 
 class _Cgroup(NamedTuple):
-    """Files of cgroups with the memory limit and use of a container: a folder, and names in it, for each release of cgroups."""
+    """A folder of cgroups with a container's memory, and the names for its limit, use and inactive cache."""
 
     folder: Path
     limit: str

@@ -1,4 +1,4 @@
-"""Registries of plug-ins, and functions by name. A plug-in is a file in a package, named like the file.
+"""Registries of plug-ins, and user functions by name. A plug-in is a file in a package, named like the file.
 
 Every file in such a package is a plug-in; there is no registration and no list. Code that plug-ins share is beside
 the package, not inside it. A plug-in's value is the constant `PLUGIN`, its documentation the docstring of its file.
@@ -90,7 +90,7 @@ class Registry:
         return tuple(importlib.import_module(self.package).__path__)
 
     def shipped(self) -> tuple[str, ...]:
-        """Names of the shipped plug-ins, in alphabetical order. Only the files of `_SEVERAL` are imported."""
+        """Names of the shipped plug-ins, sorted. Imports only files that may define several plug-ins."""
         return tuple(_homes(self.package, self._folders))
 
     def names(self) -> tuple[str, ...]:
@@ -300,7 +300,7 @@ def all_entry_points() -> Any:
 
 
 def _next(code: str, taken: Collection[str]) -> str:
-    """Return the code after the largest one that is taken in the same hundred of finding codes."""
+    """Return the next free finding code: one more than the largest taken code of the same hundred."""
     numbers = [int(taken_code[3:]) for taken_code in taken if taken_code[:4] == code[:4]]
     return f"{code[:3]}{max(numbers) + 1}"
 

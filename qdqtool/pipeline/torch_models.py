@@ -269,7 +269,7 @@ def as_onnx(model: str, folder: Path, *, trust: bool) -> Path:
 
 
 def is_torch(model: object) -> bool:
-    """Return True if `write` accepts the object."""
+    """Return True if `write` exports the object: an exported program, or a pair such as (module, inputs)."""
     return (isinstance(model, tuple) and len(model) == 2) or type(model).__name__ == "ExportedProgram"
 
 

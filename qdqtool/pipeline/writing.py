@@ -39,7 +39,7 @@ _LONGEST: Final = 300
 def or_without(
     task: str, make: Callable[[], Made], instead: Callable[[], Made]
 ) -> tuple[Made, tuple[str, ...]]:
-    """Return the result of `make`; if only a helper model fails, return the result of `instead` with a note.
+    """Return the result of `make`. If a model that qdqtool wrote for it fails, return `instead()` and a note.
 
     `instead` must use the files of the user that `make` uses, unless they were used before: `instead` then raises the
     errors of these files.
@@ -112,7 +112,7 @@ _compared: set[tuple[str, int, int]] = set()
 
 
 def check_conversion(model: Model, samples: Iterable[Sample] | None = None) -> None:
-    """If the opset of `model` was raised, compare its file with the model after `load` and `prepare`.
+    """If the opset of `model` was raised, check that the converted model still gives the results of its file.
 
     One sample is run: the first of `samples`, or a random one. If the network has an If, the sample runs a second and a third time
     with all conditions true, and all false. A file is compared once. A file that does not run on onnxruntime, or gives
@@ -162,7 +162,10 @@ def _random(model: Model) -> Iterable[Sample]:
 
 
 def _compare(model: Model, sample: Feeds, opened: Callable[[], OrtRunner]) -> bool:
-    """Run the file of `opened` and the model on the sample, and compare them. Return False if the file does not run."""
+    """Run the sample on the original file, which `opened` opens, and on `model`, and compare the outputs.
+
+    Return False if the original file does not run.
+    """
     try:
         original = opened()
         before, again = original.run(sample), original.run(sample)
@@ -222,7 +225,7 @@ def write(model: Model, out: Path, *, step: str) -> None:
 
 
 def check_made(model: Model) -> Model:
-    """Check a model that `insert` made, and return it, so that it can be kept in memory.
+    """Check and return a model with inserted Q/DQ that stays in memory and is not written to a file.
 
     Raises:
         Bug: as `write`.

@@ -85,7 +85,7 @@ def arrange(
     model_classes: int,
     is_flat: bool = False,
 ) -> YoloSamples:
-    """Link pictures and boxes into `folder`; they are evenly spaced over both splits.
+    """Link pictures and labels into `folder`. The pictures are evenly spaced over each split (train, val).
 
     Args:
         data: the data file.

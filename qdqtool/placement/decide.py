@@ -44,7 +44,10 @@ _MOST_REASONS = 4
 
 
 def carriers(ties: Iterable[SharedScale], quantized: Iterable[str]) -> frozenset[str]:
-    """Return the quantized tensors, and all tensors to which their Q moves back: from the first tensor of a group to the others."""
+    """Return the quantized tensors, and all tensors to which their Q can move upstream.
+
+    A Q moves from the first tensor of a group with a shared scale to the other tensors of the group.
+    """
     behind = _by_first(ties)
     reached = set(quantized)
     frontier = sorted(reached)
@@ -57,7 +60,10 @@ def carriers(ties: Iterable[SharedScale], quantized: Iterable[str]) -> frozenset
 
 
 def effective(ties: Iterable[SharedScale], quantized: frozenset[str]) -> tuple[SharedScale, ...]:
-    """Return the merged groups with a shared scale that a backward-moving Q passes, without tensors that need no scale."""
+    """Return the groups of quantized tensors that need one scale, because a Q moves upstream through them.
+
+    Groups with a common tensor are merged.
+    """
     behind = _by_first(ties)
     active = [tie for first in sorted(carriers(ties, quantized) & behind.keys()) for tie in behind[first]]
     groups = [group for group in classes(tie.tensors for tie in active) if len(group & quantized) > 1]
@@ -123,7 +129,7 @@ def broken(bonds: list[JointSlots], opinions: Opinions) -> Iterator[SlotStatemen
 
 
 def _freeing(causes: list[Slot], opinions: Opinions) -> str:
-    """Return the fixes that would quantize the node inputs in `causes`, which keep other node inputs float."""
+    """Return the fixes for all vetoes on the inputs `causes`, because of which other inputs stay float."""
     fixes = [
         opinion.fix
         for slot in causes
@@ -134,7 +140,7 @@ def _freeing(causes: list[Slot], opinions: Opinions) -> str:
 
 
 def _spread(refused: set[Slot], bonds: list[JointSlots]) -> set[Slot]:
-    """Return the vetoed inputs, and all inputs that stay float because they are quantized together or not at all."""
+    """Return `refused`, and all inputs that stay float because `bonds` ties them to a refused input."""
     reached, fresh = set(refused), refused
     while fresh:
         fresh = {
@@ -191,7 +197,10 @@ def veto_unshared(view: GraphView, ties: list[SharedScale], opinions: Opinions) 
 
 
 def _arrives(view: GraphView, slot: Slot, granted: Collection[Slot]) -> bool:
-    """Return True if a node that does more than move the values of this input reads them quantized."""
+    """Return True if a node reads the values of this input in quantized form.
+
+    The values may pass nodes that only move values; the inputs of such nodes do not count.
+    """
     if slot.index or not quantization_commutes(view, view.by_name[slot.node]):
         return slot in granted
     uses = [use for name in view.by_name[slot.node].outputs for use in view.uses(name)]

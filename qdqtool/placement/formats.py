@@ -124,7 +124,9 @@ def replace_opinions(
     opinions: dict[Slot, list[SlotStatement]],
     bonds: list[JointSlots],
 ) -> None:
-    """In nodes with another scheme than INT8, replace the statements of INT8 rules by those of the scheme. Changes both arguments.
+    """For nodes in `requests`, replace the statements of INT8 rules by statements of the requested scheme.
+
+    This changes `opinions` and `bonds`.
 
     Raises:
         UsageError: the block that the recipe names does not divide the reduction axis of a weight.

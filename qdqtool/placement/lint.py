@@ -137,7 +137,7 @@ def ci_report(report: LintReport, model: str) -> CiReport:
 
 
 def _result(finding: LintFinding, model: str) -> CiResult:
-    """Return a finding with a fingerprint that changes in other parts of the model do not affect."""
+    """Return a finding with a fingerprint that stays the same when other parts of the model change."""
     key = f"{finding.code}\0{finding.node}\0{model}".encode("utf-8", "surrogatepass")
     return CiResult(
         code=finding.code,

@@ -153,7 +153,7 @@ def repair(model: Model, target: Target | None = None) -> tuple[Model, tuple[Cha
 
 
 def gaining_fixes(model: Model) -> Iterator[Change]:
-    """Yield, input by input, the changes that the fixes of the last stage would make. The model stays unchanged.
+    """Yield the Q/DQ edits that the fixes for speed would make. The model stays unchanged.
 
     TensorRT must be able to read the model.
     """
@@ -167,7 +167,9 @@ def gaining_fixes(model: Model) -> Iterator[Change]:
 
 
 def write_out(model: Model) -> Model:
-    """Return the model of a static quantization, in whatever form it was written, with a Q/DQ pair for every range.
+    """Return the model with a Q/DQ pair for every range of its static quantization.
+
+    Integer operators and quantizers of other tools become Q/DQ pairs, too.
 
     Raises:
         InputFileError: the model contradicts itself.

@@ -181,7 +181,10 @@ class Groups:
                     yield node.name, max(convs, key=lambda conv: conv.position).name
 
     def _straight_product(self, tensor: str) -> Node | None:
-        """Return the compute node that makes `tensor`, directly or through affine nodes; None if other nodes read the values between."""
+        """Return the compute node that makes `tensor`, directly or with affine nodes after it.
+
+        Return None if there is none, or if a tensor on the way has other readers or is a model output.
+        """
         while True:
             node = self._flow.view.producer(tensor)
             if node is None or len(self._flow.view.uses(tensor)) != 1 or self._flow.view.is_output(tensor):
@@ -392,7 +395,10 @@ class Fates:
         return End.OUTPUT, group.host.name
 
     def _hands_on(self, group: LayerGroup, tensor: str) -> bool:
-        """Return True if a layer ends with `tensor`, or with a pool after it through which the Q moved."""
+        """Return True if `tensor` is the result of a layer, or the input of its last node.
+
+        The input counts only if the Q moves there, across a last node such as a pool.
+        """
         last = self._flow.view.producer(group.tail)
         return tensor == group.tail or (
             last is not None and tensor == last.inputs[0] and self._demands.passes(last)
@@ -464,7 +470,10 @@ class ClassicPlan:
     def __init__(
         self, flow: Flow, precision: dict[str, DType], stored: Collection[str] = frozenset()
     ) -> None:
-        """Plan for nodes that compute in these types. Nodes in `stored` dequantize their weights inside their kernels."""
+        """Predict the layers if nodes compute in the types of `precision`.
+
+        Nodes in `stored` dequantize their weights inside their kernels.
+        """
         demands = Demands(flow)
         self._groups = Groups(flow, demands, precision)
         self.ledger = Fates(flow, demands, self._groups, precision, stored).rows()
@@ -472,7 +481,7 @@ class ClassicPlan:
         self.layers = self._layers()
 
     def _layers(self) -> tuple[PredictedLayer, ...]:
-        """Return the groups, each with the Q that fuse into it, and the Q and DQ that remain as kernels."""
+        """Return the layers: each group with the Q that fuse into it, and each Q or DQ that is a kernel."""
         taken: dict[str, list[str]] = {}
         layers = []
         for row in self.ledger:

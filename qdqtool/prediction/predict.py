@@ -28,7 +28,7 @@ from qdqtool.trt.ops import COMPUTE, NOT_IMPORTED, PRODUCTS, QDQ, RECURRENT, com
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Judgement:
-    """The predicted type of a compute node's arithmetic, the reason, and the format in the words of an audit."""
+    """The predicted compute type of a node, the reason, and its format as an audit names it ("fp8")."""
 
     precision: DType
     reason: str

@@ -202,7 +202,7 @@ def _count_words(words: Iterable[str]) -> dict[str, int]:
 
 
 def _group_by_word(pairs: Iterable[tuple[str, str]]) -> dict[str, tuple[str, ...]]:
-    """Group nodes by a word, in alphabetical order of the words."""
+    """Return the names of nodes by format, in alphabetical order of the formats."""
     nodes_of: dict[str, list[str]] = defaultdict(list)
     for word, node in pairs:
         nodes_of[word].append(node)
@@ -314,7 +314,7 @@ def _notes(material: Material) -> tuple[str, ...]:
 
 
 def _explain_warning(warning: str) -> str:
-    """Return a builder warning. If the table of causes contains it, add its meaning and its fix."""
+    """Return a builder warning. If its cause is known, add the meaning and the fix."""
     deciding = diagnosis([warning], OURS)
     if deciding is None or deciding[1].rank in UNNAMED:
         return warning

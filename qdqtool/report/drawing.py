@@ -50,7 +50,7 @@ class BoxMark:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Wire:
-    """A tensor between two boxes of an engine drawing. Inputs and outputs have numbers after those of layers."""
+    """A tensor between two boxes of an engine drawing; `source` and `target` are the numbers of the boxes."""
 
     source: int
     target: int
@@ -59,7 +59,7 @@ class Wire:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LayerGraph:
-    """Layers, the inputs and outputs of the engine as boxes after the layers, and the tensors between boxes.
+    """The graph of an engine drawing: boxes of layers, then of inputs and outputs, and tensors between boxes.
 
     Attributes:
         layers: layers that launch a kernel; box number i is layers[i].
@@ -331,13 +331,13 @@ class Silent:
                     self._after[tensor.name] += [end for end in row.outputs if end.name not in names]
 
     def before(self, tensor: TensorRow) -> list[TensorRow]:
-        """Return the tensors whose values `tensor` has, before layers that launch no kernel."""
+        """Return the tensors that layers without a kernel turn into `tensor`; if there are none, `tensor`."""
         return first_ends(
             [tensor], lambda row: self._before[row.name], lambda row: row.name not in self._before
         )
 
     def after(self, tensor: TensorRow) -> list[TensorRow]:
-        """Return the tensors that have the values of `tensor`, after layers that launch no kernel."""
+        """Return the tensors that layers without a kernel make from `tensor`; if there are none, `tensor`."""
         return first_ends(
             [tensor], lambda row: self._after[row.name], lambda row: row.name not in self._after
         )

@@ -1,4 +1,4 @@
-"""The verdict of a run: answers its three questions from the results of the steps."""
+"""The verdict of a run: is the engine as asked, is it accurate, and is it worth it (faster than FP16)?"""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def as_asked(case: Case) -> Reply:
 
 
 def _kernels(summary: Summary) -> Reply:
-    """Answer from kernels only whether they run as asked; "yes" only if all kernels are quantized."""
+    """Answer from kernel counts whether kernels run as asked; "yes" only if all are quantized."""
     compute = summary.compute_kernels
     if summary.int8_kernels is None or not compute:
         return Reply(state="unknown", evidence="no engine was audited")
@@ -195,7 +195,10 @@ def accurate(case: Case) -> Reply:
 
 
 def _settling(doubt: Finding) -> Command:
-    """Return the command that settles a finding about samples: a run with other samples or with the value in its fix."""
+    """Return the command that removes a doubt about the samples.
+
+    It runs with other samples, or with the recipe or setting in the finding's fix; else it explains the code.
+    """
     recipe = _RECIPE.match(doubt.fix)
     changed = ("--recipe", recipe[1]) if recipe else ("--set", *settings_in(doubt.fix)[:1])
     with_fix = Command("run", changed) if len(changed) > 1 else Command("explain", (doubt.code,))
@@ -210,7 +213,7 @@ def _first_finding(findings: list[Finding]) -> str:
 
 
 def _figures(comparison: Comparison, limits: Limits) -> Reply:
-    """Answer from figures only whether the model is accurate: from task metrics, otherwise from the outputs."""
+    """Answer from measured accuracy whether the model is accurate: from task metrics, else from outputs."""
     if comparison.task:
         order = ("yes", "unknown", "no")
         answers = {

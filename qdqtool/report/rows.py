@@ -83,7 +83,7 @@ def _group(code: str, check: str, entries: list[Finding], times: dict[str, float
 
 
 def alike(entries: Iterable[T], *fields: str) -> list[list[T]]:
-    """Group entries with equal `fields`, so that each reason is printed once."""
+    """Group entries whose attributes `fields` are equal, so that the report prints each reason once."""
     shared: dict[tuple[object, ...], list[T]] = defaultdict(list)
     for entry in entries:
         shared[tuple(getattr(entry, field) for field in fields)].append(entry)
@@ -105,7 +105,10 @@ def places(evidence: tuple[Evidence, ...]) -> list[tuple[str, str]]:
 def layer_rows(
     engine: Engine, view: EngineView | None = None, log: LogRun | None = None
 ) -> tuple[LayerRow, ...]:
-    """Return all layers in launch order. `view` (of the same engine) adds costs; `log` adds the history of each layer."""
+    """Return all layers in launch order. `view` adds their costs, `log` adds the history of each layer.
+
+    `view` must be of the same engine.
+    """
     sized = at_optimum(engine)
     rows = tuple(
         replace(_row(layer), bytes=_bytes((*tuned.inputs, *tuned.outputs)))
@@ -158,7 +161,7 @@ def _model_tensor(name: str, shape: list[int] | None, dtype: str, scale: str) ->
 
 
 def add_times(report: Report, view: EngineView) -> Report:
-    """Return the report with costs and times of its layers, from a view of the same engine."""
+    """Return the report with costs and times of its layers. `view` has the layers of the same engine."""
     return replace(
         report, layers=tuple(map(_add_cost, report.layers, view.layers)), notes=(*report.notes, *view.notes)
     )
@@ -267,7 +270,7 @@ def _thresholds(histogram: Histogram, format_: QuantFormat) -> tuple[Threshold, 
 
 
 def journal_rows(journals: Iterable[Journal | None]) -> dict[str, Any] | None:
-    """Return `head` and the `searches`, each with rows as text and gains as numbers; None if no search has candidates.
+    """Return `head` (column titles) and `searches` (text rows and gains); None if no search has candidates.
 
     A gain is (what, outcome, gain, low, high) in the unit of the search.
     """

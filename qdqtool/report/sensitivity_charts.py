@@ -47,7 +47,7 @@ def lines(study: Sensitivity) -> Iterator[str]:
 
 
 def advice(study: Sensitivity) -> str:
-    """Return the advice; "" if there is no limit, or if no set meets the limit."""
+    """Return which nodes to keep float; "" without an accuracy limit, or if no set of nodes meets it."""
     if study.advice is None:
         return ""
     if not study.advice.kept:
@@ -101,7 +101,7 @@ def gain(change: Cure) -> str:
 
 
 def _list_causes(study: Sensitivity) -> Iterator[str]:
-    """Yield the causes of nodes that were measured exactly, and the changes that were tried."""
+    """Yield, for each node with a known cause of noise, the cause and the gains of the tried changes."""
     rows = [row for row in study.nodes if row.cause is not None]
     if rows:
         yield ""

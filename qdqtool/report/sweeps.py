@@ -95,7 +95,7 @@ def rows(sweep: Sweep) -> list[PointRow]:
 
 
 def settings_of(sweep: Sweep, row: PointRow) -> list[str]:
-    """Return the settings of a table row in words. A trial that a network without Q/DQ beats says so."""
+    """Return the settings of a table row in words, and the network without Q/DQ that beats it, if any."""
     if not isinstance(row.value, Outcome):
         return ["nothing quantized"]
     better = "" if row.trial is None else beaten_by(sweep, row.trial)
@@ -108,7 +108,10 @@ def verdict(trial: Trial) -> str:
 
 
 def conclusion(sweep: Sweep) -> str:
-    """Return the trial with the best verdict, the fastest of equal ones, and its unanswered questions; "" without verdicts."""
+    """Return the trial with the best verdict, and its questions not answered "yes"; "" without verdicts.
+
+    Of trials with equal verdicts, return the fastest.
+    """
     judged = [
         (trial, trial.verdict)
         for trial in sweep.pareto
@@ -346,7 +349,7 @@ def accuracy_interval(sweep: Sweep, outcome: Outcome) -> tuple[float, float] | N
 
 
 def about_accuracy(sweep: Sweep) -> str:
-    """Return words on how certain the accuracies of a sweep are, and whether chance may have chosen."""
+    """Return words on how certain the accuracies of a sweep are, and how many trials tie with the best."""
     done = [trial.outcome for trial in sweep.trials if trial.outcome is not None]
     intervals = [
         (outcome, ends) for outcome in done if (ends := accuracy_interval(sweep, outcome)) is not None

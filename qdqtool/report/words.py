@@ -45,7 +45,7 @@ def judgement(verdict: RunVerdict) -> tuple[str, ...]:
 
 
 def settling(command: Command) -> str:
-    """Return the command that answers an unknown question of the verdict, and the machine for it if it is another one."""
+    """Return the command that answers an open question of the verdict; a comment says if it needs a GPU."""
     return f"{command.line}{'  # on the machine with the GPU' if 'trtexec' in command.arguments else ''}"
 
 
@@ -450,7 +450,7 @@ def accuracy_rows(comparison: Comparison) -> Iterator[tuple[str, str]]:
 
 
 def input_rows(assumptions: tuple[Assumption, ...]) -> Iterator[tuple[str, str]]:
-    """Yield the rows of the text summary on the preparation of inputs, one for each source."""
+    """Yield text rows on how inputs are prepared: one row per source of values, such as "given"."""
     for number, source in enumerate(dict.fromkeys(entry.source for entry in assumptions)):
         values = ", ".join(f"{entry.what} {entry.value}" for entry in assumptions if entry.source == source)
         yield "" if number else "Inputs", f"{values}  [{source}]"

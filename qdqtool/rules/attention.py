@@ -1,4 +1,4 @@
-"""Attention: its two products, its cache of keys and values, and its probabilities.
+"""Attention: its two MatMuls, its cache of keys and values, and its probabilities.
 
 # attention
 
@@ -242,9 +242,9 @@ def _products_behind(view: GraphView, values: Node) -> tuple[Slot, ...]:
 def match_joint_projection(
     view: GraphView,
 ) -> Iterator[tuple[str, tuple[Slot, ...], tuple[Slot, ...], tuple[str, ...]]]:
-    """Yield every result of a compute node whose parts are operands of other compute nodes, such as joint Q, K and V.
+    """Yield joint projections: results whose parts, such as Q, K and V, are operands of other compute nodes.
 
-    Yields its tensor, the slots that read it, the operands' slots, and the operands that hold its values unscaled.
+    Yields the result, the slots that read it, the operands' slots, and the operands with its values unscaled.
     """
     cut: dict[str, dict[str, list[Slot]]] = {}
     unscaled: dict[str, list[str]] = {}
@@ -547,7 +547,10 @@ _TOLERANCE = 1.05
 
 
 def match_probabilities(flow: Flow) -> Iterator[tuple[QdqPair, float]]:
-    """Yield Q/DQ pairs directly after a Softmax whose scale is too large for values up to 1, and their format's largest number."""
+    """Yield Q/DQ pairs directly after a Softmax if their scale is too large for values up to 1.
+
+    For each pair, also yield the largest number of its format.
+    """
     for pair in flow.pairs:
         producer, largest = flow.view.producer(pair.tensor), _LARGEST.get(pair.dtype)
         if producer is None or producer.op != "Softmax" or largest is None or len(pair.scale) != 1:
@@ -557,7 +560,7 @@ def match_probabilities(flow: Flow) -> Iterator[tuple[QdqPair, float]]:
 
 
 def check_probabilities(flow: Flow, _target: Target) -> Iterator[Violation]:
-    """Report Q/DQ pairs directly after a Softmax whose scale is too large for values up to 1."""
+    """Report Q/DQ pairs directly after a Softmax if their scale is too large for values up to 1."""
     for pair, largest in match_probabilities(flow):
         yield Violation(
             node=pair.quantize or pair.dequantize or "",

@@ -369,7 +369,7 @@ def _scales(flow: Flow, node: Node, operand: NodeOperand) -> int | None:
 
 
 def check_constant_blocks(flow: Flow, _target: Target) -> Iterator[Violation]:
-    """Report FP4 Q/DQ pairs with constant block scales if a kernel would contain the pair and a sum along the blocks."""
+    """Report FP4 Q/DQ pairs with constant block scales that are fused with a sum along the blocks."""
     for pair, total in match(flow):
         assert pair.quantize is not None
         yield Violation(

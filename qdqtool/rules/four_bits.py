@@ -215,9 +215,11 @@ def _is_for_rtx(context: RepairContext) -> bool:
 
 
 def _stretch(steps: NDArray[Any], scale: NDArray[Any], node: onnx.NodeProto) -> NDArray[np.float64]:
-    """Return the factor for each INT4 scale that gives the least squared error: 1 clips most values, the largest factor none.
+    """Return the factor for each INT4 scale that gives the least squared error.
 
-    Of onnxruntime's symmetric blocks, whose farthest value is 8 steps on either side, clipping that one alone loses least.
+    Factor 1 clips all values beyond the INT4 range; the largest factor clips none.
+
+    The farthest value of onnxruntime's symmetric blocks is 8 steps from 0. Clipping it alone loses least.
     """
     below, above = (_extreme(np.minimum(steps, 0), scale, node), _extreme(np.maximum(steps, 0), scale, node))
     most = np.maximum(1.0, np.maximum(-below / 8.0, above / 7.0))
@@ -300,7 +302,7 @@ def _spread(grid: NDArray[Any], node: onnx.NodeProto, shape: tuple[int, ...]) ->
 
 
 def _extreme(steps: NDArray[Any], scale: NDArray[Any], node: onnx.NodeProto) -> NDArray[Any]:
-    """Return, for each scale, the value with the largest distance from 0. All values of `steps` have one sign."""
+    """Return the value with the largest magnitude for each scale. All of `steps` must have the same sign."""
     if scale.size == 1:
         return np.full(scale.shape, steps.flat[np.abs(steps).argmax()], np.float64)
     for place, firsts in _firsts(steps.shape, scale, node):
@@ -548,7 +550,7 @@ def _unpack_weight(context: RepairContext, node: onnx.NodeProto) -> _Unpacked | 
 def _signed_block_operator(
     integers: NDArray[Any], scale: NDArray[Any], zeros: NDArray[Any]
 ) -> tuple[NDArray[Any], NDArray[Any], float]:
-    """Return INT8 with zero point 0 and positive scales, and the largest error as a share of the largest step.
+    """Return INT8 with zero point 0, positive scales, and the largest error relative to the largest integer.
 
     Exact if the shifted integers fit. A negative scale can turn the farthest value of a symmetric block into 128; it
     becomes 127, because wider steps would cost more accuracy. Blocks that do not fit for other reasons get wider

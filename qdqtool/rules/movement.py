@@ -142,7 +142,10 @@ def place_fan_out(view: GraphView, options: PlacementOptions) -> Iterator[SlotSt
 
 
 def _slots(view: GraphView, options: PlacementOptions) -> dict[Slot, str]:
-    """Return the inputs to quantize because several paths that only move values start at one tensor, each with this tensor."""
+    """Return the inputs to quantize because several paths of value-moving nodes start at one tensor.
+
+    Each input has this tensor as its value.
+    """
     useful = wanted_slots(view)
     forks: dict[Slot, str] = {}
     for tensor in (tensor for node in view.nodes for tensor in node.outputs):
@@ -274,7 +277,7 @@ class _Floats:
         self._floats |= {(name, numbers): output for name, output in outputs_of if name}
 
     def _round_tensor(self, move: onnx.NodeProto, tensor: str, numbers: tuple[str, ...]) -> str:
-        """Round `tensor` to the quantization steps of the removed integers."""
+        """Round `tensor` with Q and DQ to the steps of the integer tensor that it replaces."""
         integers = self._edit.fresh(f"{tensor}_quantized")
         self._edit.node(
             "QuantizeLinear", [tensor, *numbers], [integers], name=f"{move.name}_float_QuantizeLinear"

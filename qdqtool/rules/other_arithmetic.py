@@ -250,7 +250,7 @@ def _enter(context: RepairContext, pair: QdqPair) -> None:
 
 
 def _follow_up(context: RepairContext, pair: QdqPair, tensor: str) -> None:
-    """Add a symmetric INT8 Q/DQ pair with the same range after replaced nodes, if a compute node would otherwise read float."""
+    """Add a symmetric INT8 Q/DQ pair with the range of `pair` to `tensor`, if a compute node reads it."""
     small = context.integers(pair).itemsize == 1
     if tensor in context.pinned or not small or not _feeds_compute(context.view, tensor):
         return
@@ -460,7 +460,7 @@ _CLIPPED = 4
 
 
 def check_weight_value(flow: Flow, _target: Target) -> Iterator[Violation]:
-    """Report stored FP8 constants with a NaN, and constants with values far beyond their range."""
+    """Report stored FP8 constants with a NaN, and weights with values far beyond the range of their scale."""
     for pair in flow.pairs:
         if pair.kind is not SlotKind.WEIGHT or pair.quantize is not None or pair.dtype is not DType.FLOAT8:
             continue

@@ -111,7 +111,7 @@ def _objections(node: Node, op: str, options: PlacementOptions) -> Iterator[tupl
 
 
 def _list_less(key: str, patterns: Iterable[str]) -> str:
-    """Return the recipe setting with the remaining patterns; if none remain, also say what that means."""
+    """Return the setting `key` with the remaining patterns; if none remain, say what then decides."""
     left = list(patterns)
     return setting(key, left) + (
         "" if left else " removes this exclusion: the rest of the recipe then decides"
@@ -159,7 +159,10 @@ def _expected_values(view: GraphView) -> frozenset[str]:
 def _find_reached(
     nodes: tuple[Node, ...], *, backward: bool, summing: frozenset[str] = frozenset()
 ) -> frozenset[str]:
-    """Return the names of nodes after a compute node, or before one. Compute nodes in `summing` do not count."""
+    """Return the names of all nodes after a compute node; with `backward`, of nodes before a compute node.
+
+    Compute nodes in `summing` are ignored.
+    """
     marked: set[str] = set()
     reached: set[str] = set()
     for node in nodes:

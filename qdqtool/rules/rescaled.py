@@ -152,7 +152,10 @@ def fix_requantized(context: RepairContext) -> Iterator[Change]:
 
 
 def _following(context: RepairContext) -> dict[str, QdqPair]:
-    """Return the second of two consecutive Q/DQ pairs, by the first one's QuantizeLinear, if nothing else reads the first."""
+    """Map the first Q/DQ pair, by its QuantizeLinear, to a second pair that directly follows it.
+
+    Left out are weights, and first pairs that other nodes read too.
+    """
     following = {}
     for first, second in match_requantized(context.flow):
         readable = all(context.is_plain(pair) and context.is_known(pair) for pair in (first, second))
@@ -164,7 +167,10 @@ def _following(context: RepairContext) -> dict[str, QdqPair]:
 
 
 def _unlink(following: dict[str, QdqPair], before: dict[str, str], gone: QdqPair) -> None:
-    """Update the chain of consecutive Q/DQ pairs after one was removed; `before` maps a pair to the previous pair."""
+    """Remove the Q/DQ pair `gone` from a chain of consecutive pairs, and connect its neighbours.
+
+    `before` maps each pair to the previous one, by the names of their QuantizeLinear nodes.
+    """
     behind = following.pop(gone.quantize or "", None)
     first = before.pop(gone.quantize or "", None)
     if first is not None:

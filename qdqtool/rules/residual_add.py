@@ -200,7 +200,7 @@ def place_residual_add(view: GraphView, options: PlacementOptions) -> Iterator[S
 
 
 def check_residual_add(flow: Flow, target: Target) -> Iterator[Violation]:
-    """Report Q/DQ on the branch of a compute node, and float shortcuts that other layers read in INT8."""
+    """Report Q/DQ between a convolution and its Add, and float shortcuts that other layers read in INT8."""
     lost = (
         "the Add rounds the tensor once more"
         if target.is_rtx

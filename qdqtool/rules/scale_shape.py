@@ -202,7 +202,10 @@ def check_weight_rank(flow: Flow, _target: Target) -> Iterator[Violation]:
 
 
 def fix_weight_rank(context: RepairContext) -> Iterator[Change]:
-    """Store weights with a scale of shape [1] again, with a valid shape; FP32 weights too, because they may become FP16 later."""
+    """Give weights with a scale of shape [1] a valid scale shape.
+
+    This includes FP32 weights, because they may become FP16 later.
+    """
     why = "a scale of shape [1] is neither per tensor nor per channel, and the build fails in FP16"
     return store_again(context, match_weight_rank(context.flow), lambda _: why)
 

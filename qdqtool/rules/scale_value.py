@@ -148,7 +148,10 @@ def check_scale_value(flow: Flow, target: Target) -> Iterator[Violation]:
 
 
 def fix_scale_value(context: RepairContext) -> Iterator[Change]:
-    """Make negative scales positive, remove activation Q/DQ pairs with unusable scales, and store weights again."""
+    """Make negative scales positive, and remove activation Q/DQ pairs with other unusable scales.
+
+    Weights are stored again as INT8 with positive scales.
+    """
     faults = [(pair, bad) for pair, bad in match_scale_value(context.flow) if bad and context.is_plain(pair)]
     for pair, bad in faults:
         if not is_whole(pair) or pair.kind is not SlotKind.ACTIVATION or not context.is_known(pair):
@@ -439,7 +442,7 @@ def _same(value: NDArray[Any]) -> NDArray[Any] | None:
 
 
 def fix_scale_form(context: RepairContext) -> Iterator[Change]:
-    """Use a single scale if all scales are equal and a node accepts one. Remove inputs without a name."""
+    """Replace equal scales by one scalar if the node needs a scalar. Remove zero points without a name."""
     view = context.view
     for quantizer, reason in match_scale_form(view):
         node = context.nodes[quantizer.name]

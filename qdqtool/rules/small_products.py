@@ -206,7 +206,9 @@ def match(view: GraphView) -> Iterator[SmallProduct]:
 
 
 def _adds_a_tile(view: GraphView, node: Node, counts: tuple[int, int]) -> bool:
-    """Return True if a MatMul or Gemm has one matrix with a side below a tile, and no larger product reads its input.
+    """Return True if a MatMul or Gemm has one weight matrix with a side below a tile.
+
+    Return False if a MatMul or Gemm with larger weights reads the same input.
 
     A stack of matrices is not a layer: learned queries give an attention a constant factor of this form.
     """
@@ -246,7 +248,7 @@ def _is_step(view: GraphView, node: Node) -> bool:
 
 
 def _joins_neighbours(view: GraphView, node: Node, weights: int) -> bool:
-    """Return True if a stack of matrices with one row each is multiplied in a kernel of the node's neighbours.
+    """Return True if a MatMul of single rows with a stack of matrices becomes part of a neighbouring kernel.
 
     More than one sample repeats the stack. RTX 1.7.1: 24 stacks of 2 to 256 matrices, for 1 to 8 samples.
     """

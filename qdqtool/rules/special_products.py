@@ -184,7 +184,7 @@ def check_conv_transpose(flow: Flow, target: Target) -> Iterator[Violation]:
 
 
 def explain_conv_transpose(evidence: NodeEvidence) -> Iterator[Explanation]:
-    """Explain that TensorRT for RTX has no quantized kernel for ConvTranspose, so that no candidate needs a build."""
+    """Explain that TensorRT for RTX has no quantized ConvTranspose kernel, so no build needs to try one."""
     if evidence.rtx and evidence.node.op == "ConvTranspose":
         yield Explanation(
             reason=f"TensorRT for RTX has no ConvTranspose kernel in {evidence.arithmetic}",

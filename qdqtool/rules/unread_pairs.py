@@ -270,7 +270,7 @@ def check_dangling(flow: Flow, _target: Target) -> Iterator[Violation]:
 
 
 def match_float_result(flow: Flow) -> Iterator[tuple[Node, tuple[QdqPair, ...]]]:
-    """Yield Adds with a separate Q/DQ pair on every input whose result is read in float, and these pairs."""
+    """Yield Adds whose result is read in float although each input has its own Q/DQ pair, and these pairs."""
     for node in flow.view.nodes:
         if node.op != "Add":
             continue
@@ -283,7 +283,7 @@ def match_float_result(flow: Flow) -> Iterator[tuple[Node, tuple[QdqPair, ...]]]
 
 
 def check_float_result(flow: Flow, _target: Target) -> Iterator[Violation]:
-    """Report Adds with a separate Q/DQ pair on every input whose result is read in float."""
+    """Report Adds whose result is read in float although each input has its own Q/DQ pair."""
     for node, _ in match_float_result(flow):
         yield Violation(
             node=node.name,

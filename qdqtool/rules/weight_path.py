@@ -252,7 +252,7 @@ def explain_dequantization(weight: LoneWeight) -> Iterator[tuple[str, str]]:
 
 
 def twins(view: GraphView) -> dict[str, int]:
-    """Return the number of other weights with the same short list of scales, by the name of the weight's DequantizeLinear."""
+    """Map the DequantizeLinear of each weight to the number of other weights with the same few scales."""
     lists: dict[bytes, set[str]] = defaultdict(set)
     keys = {}
     for node in view.nodes:
@@ -265,7 +265,7 @@ def twins(view: GraphView) -> dict[str, int]:
 
 
 def _short_scales(view: GraphView, dequantize: Node) -> bytes | None:
-    """Return the scales of a DequantizeLinear if they are so few that the builder merges equal lists; else None."""
+    """Return a DequantizeLinear's scales as bytes, if the builder merges lists of this length; else None."""
     shape, width = view.constant_shape(dequantize.inputs[1]), view.info(dequantize.inputs[1]).dtype.bits
     if shape is None or width is None or prod(shape) * width >= _MERGED_BYTES * 8:
         return None
@@ -332,7 +332,7 @@ def explain_weight_path(evidence: NodeEvidence) -> Iterator[Explanation]:
 
 
 def _is_repaired(evidence: NodeEvidence, moves: frozenset[str], *, fixed: bool) -> bool:
-    """Return True if `fix` can repair the path: the operators only move stored weights."""
+    """Return True if `fix` can apply the operators between a weight and its node to the stored weight."""
     return fixed and not evidence.decisions and not _HINDERING & moves
 
 

@@ -199,7 +199,7 @@ class CutSession:
         return [values[name] if name in values else self._constant(name) for name in outputs]
 
     def _compute_stage(self, stage: CutStage) -> CutStage:
-        """Return the part of a piece that can be computed."""
+        """Return a stage of the cut model without the nodes and tensors that cannot be computed."""
         nodes = tuple(
             node for node in stage.nodes if all(name in self._known for name in node.output if name)
         )

@@ -175,7 +175,7 @@ def _runner(
     *,
     rounds: bool = True,
 ) -> OrtRunner:
-    """Open a runner for a model; `rounds` emulates FP16 and BF16."""
+    """Open a runner for a model. If `rounds` is True, emulate FP16 and BF16."""
     before = resident_mib()
     source, words = (emulate_types(model, _output_types) if rounds else None) or (model, "")
     folder: tempfile.TemporaryDirectory[str] | None = None

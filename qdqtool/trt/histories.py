@@ -139,7 +139,7 @@ def _here(row: LedgerRow, places: _Places) -> tuple[int, ...]:
 
 
 def _stand_ins(row: LedgerRow, rows: dict[str, LedgerRow]) -> list[str]:
-    """Return the nodes that replaced a node which is in no layer: its duplicate, its Q or DQ, or its clones."""
+    """Return the nodes that replaced a Q or DQ: its clones, or its partner in a merge or cancellation."""
     if row.end is End.SPLIT:
         return [clone.node for clone in rows.values() if clone.clone_of == row.node]
     return [row.into] if row.into in rows else []

@@ -85,7 +85,7 @@ def opt_shape_of(fields: Mapping[str, Any]) -> tuple[int, ...] | None:
 
 
 def record_fields(name: str, text: str) -> Fields | None:
-    """Return the fields of the layer record `Name: ..., LayerType: ...`; None if its fixed words are missing.
+    """Return the fields of the layer record `Name: ..., LayerType: ...`; None if it ends with the layer type.
 
     Args:
         name: of the layer.
@@ -169,7 +169,7 @@ def _dims(value: str) -> list[int] | str:
 
 
 def _extents(dims: str) -> list[int] | str:
-    """Return dimensions as `_dims` does; a negative number means a dynamic dimension and becomes -1."""
+    """Return dimensions as a list, with -1 for negative (dynamic) ones; other text is returned unchanged."""
     extents = _dims(dims)
     return extents if isinstance(extents, str) else [max(extent, -1) for extent in extents]
 

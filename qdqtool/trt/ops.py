@@ -338,9 +338,9 @@ def gives_all(node: Node) -> bool:
 
 
 def keeps_order(view: GraphView, node: Node) -> bool:
-    """Return True if the output values of `node` have the same order in memory as its input values, with channels last.
+    """Return True if `node` keeps the order of its values in memory, for a layout with channels last.
 
-    So do those of a Reshape from pixels to tokens and of the Transpose after it.
+    A Reshape from pixels to tokens keeps the order, and so does the Transpose after it.
     """
     if node.op in {"Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity"}:
         return True
@@ -384,7 +384,7 @@ def is_own_pad(view: GraphView, pad: Node) -> bool:
 
 
 def upstream(view: GraphView, tensor: str) -> Iterator[str]:
-    """Yield `tensor` and all tensors before it with the same values up to commuting operators, the nearest first."""
+    """Yield `tensor` and the tensors upstream of it, the nearest first, while Q/DQ can move across nodes."""
     yield tensor
     node = view.producer(tensor)
     while node is not None and quantization_commutes(view, node) and tensor in carried_outputs(node):
@@ -394,9 +394,11 @@ def upstream(view: GraphView, tensor: str) -> Iterator[str]:
 
 
 def hard_bound(view: GraphView, node: Node) -> tuple[float, bool] | None:
-    """Return the largest magnitude that `node` can output, and whether values near this magnitude matter; None without a limit.
+    """Return the largest magnitude that `node` can output, and whether values near it must not be clipped.
 
-    A probability of 1 is a value that matters: none may be clipped. The limit of a Clip is only a limit.
+    Return None if the output has no limit.
+
+    A probability of 1 must not be clipped: it is a result. The limit of a Clip may be clipped.
     """
     if node.domain not in STANDARD_DOMAINS:
         return None

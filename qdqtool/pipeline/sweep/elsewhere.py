@@ -483,7 +483,10 @@ class MeasuredTimes:
         return f"{self.gpu} ({'; '.join(about)})" if about else self.gpu
 
     def is_launch_bound(self, name: str) -> bool:
-        """Return True if launching a model's kernels takes longer than running them: its time hides their speed."""
+        """Return True if launching the kernels takes longer than running them.
+
+        The measured time then does not show how fast the kernels are.
+        """
         enqueue = self.enqueue.get(name) or [0.0]
         return median(enqueue) > median(self.rounds[name])
 
@@ -580,7 +583,9 @@ def _with_script(folder: Path, about: str, entries: Sequence[Mapping[str, Any]])
 
 
 def with_times(sweep: Sweep, path: Path) -> Sweep:
-    """Return the sweep with the measured times in `path`. Trials without an engine in this file count as failed.
+    """Return the sweep with the measured times from the file `path`.
+
+    Trials without times in this file count as failed.
 
     Raises:
         InputFileError: the file is damaged, or of another sweep.
@@ -680,7 +685,10 @@ def read_times(path: Path) -> MeasuredTimes:
 def _write_entry(
     model: Path, name: str, folder: Path, flags: Sequence[str], *, weakly: Sequence[str]
 ) -> Mapping[str, Any]:
-    """Write a model and return its manifest entry. `weakly` has the flags for a trtexec without strong typing."""
+    """Write a model and return its manifest entry.
+
+    `weakly`: the flags, such as --int8, for a trtexec that does not support strong typing.
+    """
     opened = load(model)
     write(opened, folder / f"{name}.onnx", step="sweep")
     shapes = shapes_of(opened)

@@ -301,7 +301,7 @@ def _silent(_step: str, _done: int, _total: int | None) -> None:
 
 
 def _keep(bench: SweepContext, result: Sweep, pick: str, tell: OnProgress) -> Sweep:
-    """Make the run folders of the Pareto points. Return the sweep with their verdicts, and accuracy on samples that did not choose."""
+    """Make the run folders of the Pareto points. Return the sweep with verdicts and held-out accuracies."""
     out = bench.base.out
     kept: dict[int, Trial] = {}
     for done, trial in enumerate(result.pareto):
@@ -321,7 +321,10 @@ def _keep(bench: SweepContext, result: Sweep, pick: str, tell: OnProgress) -> Sw
 
 
 def _open_patterns(bench: SweepContext, hosts: Sequence[Host]) -> PatternsOf | None:
-    """Return the slower patterns of the first timing machine; None without a machine, or without a folder for them."""
+    """Return a function that looks up edits recorded as slower on the first timing machine.
+
+    Return None if there is no timing machine, or no folder of finished builds, which has the records.
+    """
     cache = bench.base.cache
     if cache is None or not hosts:
         return None
@@ -333,7 +336,10 @@ def _open_patterns(bench: SweepContext, hosts: Sequence[Host]) -> PatternsOf | N
 def _export(
     bench: SweepContext, result: Sweep, folder: Path, tell: OnProgress, patterns: PatternsOf | None
 ) -> tuple[Sweep, TrialEdits | None]:
-    """Write the models of all trials. Return the sweep without trials that are known to be slower, and the edits between trials."""
+    """Write the models of all finished trials. Return the sweep, and the edits that lead from trial to trial.
+
+    With `patterns`, trials whose edit is recorded as slower and gains no accuracy count as failed.
+    """
     files: list[Path] = []
     edits = None
     try:

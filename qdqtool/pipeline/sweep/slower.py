@@ -1,7 +1,8 @@
-"""Uses and records slower patterns in a sweep that another machine times, as `fix --on` does for its edits.
+"""Records which edits between trials of a sweep are slower on the timing machine, as `fix --on` does.
 
-Two trials that differ only in which inputs have Q/DQ differ by an edit. The edit may be recorded as slower on such a device. If the
-trial with the edit is also not more accurate, it cannot be on the Pareto front, so it is not timed.
+If two trials differ only in the formats of node inputs, the difference is an edit. The edit may be recorded
+as slower on the GPU. If the trial after the edit is also not more accurate, it cannot be on the Pareto front,
+so it is not timed.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ PatternsOf = Callable[[Trial], SlowerPatterns]
 
 
 class TrialEdits:
-    """The edits between the finished trials of a sweep.
+    """Pairs of finished trials that differ only in the formats of node inputs, and the edit of each pair.
 
     Args:
         trials: with an outcome.
@@ -52,7 +53,7 @@ class TrialEdits:
         )
 
     def drop_slower(self, sweep: Sweep, patterns_of: PatternsOf) -> Sweep:
-        """Return the sweep in which trials with a slower edit and no higher accuracy count as failed."""
+        """Return the sweep in which a trial fails if a slower edit leads to it and gains no accuracy."""
         dropped: dict[int, str] = {}
         for before, after, pattern in self._edits:
             slower = patterns_of(after).recall(pattern)
@@ -83,7 +84,10 @@ class TrialEdits:
 
 
 def _list_nearest(trials: Collection[Trial], slots: Mapping[int, Slots]) -> Iterator[tuple[Trial, Trial]]:
-    """Yield each trial after the trial from which it differs in the fewest inputs, and in nothing but its placement."""
+    """Yield each trial after the trial that is nearest to it.
+
+    The nearest trial differs only in the formats of node inputs, and in the fewest of them.
+    """
     for trial in trials:
         placed = slots[trial.number]
         alike = [

@@ -109,7 +109,10 @@ class Space:
         return tuple(changes)
 
     def _list_tuned(self, most: int) -> list[str]:
-        """Return the most sensitive nodes whose ranges are searched. Of nodes that read the same tensor, return the first."""
+        """Return at most `most` nodes whose ranges are searched, the most sensitive first.
+
+        If several nodes read the same tensor, return only the most sensitive of them.
+        """
         first = {self._reads[node]: node for node in reversed(self._ranking) if node in self._reads}
         return [node for node in self._ranking if node in first.values()][:most]
 
@@ -127,7 +130,7 @@ def groups_of(options: SweepOptions) -> tuple[str, ...]:
 
 
 def _counts(counts_given: tuple[int, ...], nodes: int) -> list[int]:
-    """Return the numbers of nodes that may stay float, without the number of all nodes: that would be the float model."""
+    """Return the numbers of nodes to keep float that leave at least one of `nodes` quantized, sorted."""
     if not nodes:
         return []
     counts = sorted({count for count in counts_given if count < nodes})
@@ -141,7 +144,7 @@ def _counts(counts_given: tuple[int, ...], nodes: int) -> list[int]:
 
 
 def _values(key: str, values: tuple[Value, ...]) -> tuple[Value, ...]:
-    """Return the values of a sweep key without repetitions; "all" means all calibrators that compete."""
+    """Return the values of a sweep key without repetitions; "all" means all calibrators that are compared."""
     spelled = [
         spelling
         for value in values

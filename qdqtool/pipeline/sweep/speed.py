@@ -74,7 +74,7 @@ class Estimated:
         self.device = self._device.name
 
     def of_run(self, summary: Summary, folder: Path) -> Try:
-        """Return the estimate for the engine in a finished run folder."""
+        """Return the results of a finished run folder, with the estimated time of its engine."""
         ms = estimate(view(ENGINE.read(folder / "layers.json")), self._device).ms
         return in_engine(summary, (ms, None, None))
 
@@ -90,7 +90,7 @@ class OnGpu:
     spread = None
 
     def __init__(self, _device: str, timer: Callable[[TimeRequest], Timing] = time_engines) -> None:
-        """Find the GPU of this machine; the GPU of the estimate is not used.
+        """Find the GPU of this machine. `_device`, the GPU for estimates, is not used.
 
         Raises:
             MissingPackage: there is no GPU.
@@ -121,7 +121,7 @@ class Measured:
     spread = None
 
     def __init__(self, device: str) -> None:
-        """Measure on this device of onnxruntime, as `compute.device` names it."""
+        """Measure on a device of onnxruntime. `device` is a value of the recipe key `compute.device`."""
         self._word = device
         self.device = "onnxruntime's CPU" if device == CPU.word else f"onnxruntime on {device}"
 
@@ -188,12 +188,12 @@ def count_placed(model: Model, placement: Placement) -> tuple[dict[str, int], in
 
 
 def _in_turns(*engines: Path) -> TimeRequest:
-    """Return the request to time engines of a sweep alternately. The sweep built them, so they are trusted."""
+    """Return the request to time engines alternately. They are trusted, because this sweep built them."""
     return TimeRequest(candidates=engines, trust=True)
 
 
 def _effort(clock: OrtClock) -> Effort:
-    """Return timing turns that are long enough to measure and short enough for many repetitions."""
+    """Return the number of rounds and inferences, so that a model's turn takes about `_TURN_S` seconds."""
     start = time.perf_counter()
     clock.warm_up(0.0)
     once = time.perf_counter() - start

@@ -57,7 +57,10 @@ class TrialWatch:
         self.progress: dict[int, tuple[Any, float]] = {}
 
     def silent(self, signs: Mapping[int, Any]) -> list[int]:
-        """Return the numbers of trials whose last sign is older than the patience. A trial without any sign has None as sign."""
+        """Return the numbers of trials whose sign of life has not changed for `patience_s` seconds.
+
+        `signs` has the last sign of each running trial, by its number; None for a trial that has sent none.
+        """
         now = self.clock()
         before = self.progress
         self.progress = {
@@ -128,7 +131,7 @@ class Study:
                     )
 
     def search(self, space: Space) -> None:
-        """Pass the space to the sampler, if the sampler needs it before the first trial."""
+        """Pass the space of all choices to the sampler, if the sampler needs it before the first trial."""
         search = getattr(self.study.sampler, "search", None)
         if search is not None:
             search(space)
@@ -321,11 +324,11 @@ class ExpectedGain(BaseSampler):  # type: ignore[misc]
         self._space: Space | None = None
 
     def search(self, space: Space) -> None:
-        """Set the space to draw from."""
+        """Set the space of all choices, from which the sampler chooses."""
         self._space = space
 
     def infer_relative_search_space(self, study: Any, trial: Any) -> dict[str, BaseDistribution]:
-        """Return the distributions of all names, which are drawn together."""
+        """Return a categorical distribution for each name of the space: Optuna draws all names together."""
         from optuna.distributions import CategoricalDistribution
 
         del study, trial
@@ -382,7 +385,10 @@ def _counts(trial: Any) -> bool:
 
 
 def _untried_values(space: Space, taken: Sequence[Choice], left: Sequence[Choice]) -> Choice | None:
-    """Return a configuration with an untried value, and first values for all other names; calibrators come first."""
+    """Return a choice with a value that no trial had, and the first values of all other names.
+
+    Values of the calibrator come first. Return None if every value was tried, or if this choice is not left.
+    """
     for name in sorted(space.values, key=lambda name: name != METHOD):
         tried = {choice.get(name) for choice in taken}
         for value in space.values[name]:
@@ -423,7 +429,10 @@ def _rows(
 def _predict_rows(
     measured: NDArray[np.float64], values: NDArray[np.float64], rows: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the predicted mean and standard deviation for each row of `rows`."""
+    """Return the mean and standard deviation of the result that a linear model predicts for each of `rows`.
+
+    The model is fitted to the results `values` of the rows `measured`.
+    """
     scale = float(values.std()) or 1.0
     middle = float(values.mean())
     precision = measured.T @ measured / _NOISE + np.eye(measured.shape[1]) / _PRIOR

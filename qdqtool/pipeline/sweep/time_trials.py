@@ -149,9 +149,10 @@ def trouble_of(done: "subprocess.CompletedProcess[str]") -> str:
 def time_round(
     trtexec: str, model: "dict[str, Any]", iterations: int
 ) -> "tuple[float, list[float], list[float]]":
-    """Return the median compute time of a round (no transfers), a list with the median enqueue time, and the GPU's state.
+    """Return the median compute time of a round (no transfers), the median enqueue time, and the GPU's state.
 
-    Both times are milliseconds. Old releases export no enqueue times: then the list is empty. For the state, see `gpu_state`.
+    Both times are milliseconds. The enqueue time is a list, which is empty for old releases that export none.
+    For the state, see `gpu_state`.
     RuntimeError if the engine does not run.
     """
     with tempfile.TemporaryDirectory() as folder:

@@ -125,7 +125,7 @@ def _activations(summary: Summary) -> str:
 
 
 def _float_copies(finding: Finding) -> str:
-    """Return the bytes of float copies beside INT8 tensors in words, with a setting that saves them if there is one."""
+    """Return how many bytes float copies of INT8 tensors add, and the setting that avoids them, if any."""
     settings = " ".join(f"--set {shlex.quote(text)}" for text in settings_in(finding.fix))
     subject = finding.reason.partition(":")[0]
     way = f"; without: {settings}" if settings else ""

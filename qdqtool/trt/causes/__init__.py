@@ -94,7 +94,10 @@ def cause_of(text: str) -> Cause | None:
 
 
 def _put_into_words(cause: Cause, text: str, timed: str = "") -> Cause:
-    """Return a general cause with the names in an error text; `timed` is the layer that was timed last."""
+    """Return a cause; a general cause gets the names in the error text.
+
+    `timed` is the layer that the builder timed last before the error.
+    """
     is_general = cause.rank in ("vague", "unknown") or cause.area == "myelin"
     return for_operator(general(cause, text, timed) if is_general else cause, text)
 
@@ -154,7 +157,9 @@ def decisive(texts: Sequence[str]) -> tuple[int, Cause] | None:
 def diagnosis(
     texts: Sequence[str], situation: Situation = UNKNOWN, timed: Sequence[str] = ()
 ) -> tuple[int, Cause] | None:
-    """Return which of these texts decides, and its cause, as all commands report it; None if no text is an error.
+    """Return the index of the text that decides, and its cause; None if no text is an error.
+
+    All commands report this cause.
 
     If only the class of the error is known, all texts of this class are read as one message. The situation chooses
     between the fixes of a cause.
@@ -265,7 +270,7 @@ QUESTIONS = (
 
 
 def question_of(words: str) -> Cause | None:
-    """Return the known question in these words, with the way to the answer; None for other words."""
+    """Return the entry of `QUESTIONS` that matches the words, with its answer; None if no entry matches."""
     return next(
         (question for question in QUESTIONS if re.search(question.pattern, words, re.IGNORECASE)), None
     )

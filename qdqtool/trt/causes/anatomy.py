@@ -113,9 +113,9 @@ def dissect(text: str) -> Anatomy:
 
 
 def general(cause: Cause, text: str, timed: str = "") -> Cause:
-    """Return the general answer for a class of errors, with the parts of this text, and the facts that stay unknown.
+    """Return a general cause with the node, place and reason in this text, and the facts that stay unknown.
 
-    If it names no layer, the layer that the builder timed last is the nearest to it.
+    If the text names no node, the meaning also names the layer `timed`, which the builder timed last.
     """
     parts = dissect(text)
     subject = " ".join(
@@ -154,7 +154,7 @@ def for_operator(cause: Cause, text: str) -> Cause:
 
 
 def in_situation(cause: Cause, layer: str, situation: Situation) -> Cause:
-    """Return the cause with the meaning and fix for this situation: the first wording that applies."""
+    """Return the cause with the meaning and fix of its first variant for this layer and situation."""
     variant = next((wording for wording in cause.variants if _applies(wording, layer, situation)), None)
     if variant is not None:
         cause = replace(cause, meaning=variant.meaning or cause.meaning, fix=variant.fix)
@@ -179,7 +179,7 @@ def _applies(variant: Wording, layer: str, situation: Situation) -> bool:
 
 
 def for_node(cause: Cause, layer: str) -> Cause:
-    """Return the cause with an ONNX node in its fix, if the fix needs a node and the layer names one.
+    """Return the cause with the ONNX node of the layer in its fix, if the fix needs a node.
 
     If the layer contains a Q or DQ node, the model has Q/DQ, and the fix for such a model is returned.
     """
