@@ -120,7 +120,7 @@ class Registry:
             holder = names.setdefault(code, name)
             if holder == name:
                 continue
-            problem = f"the {self.kind} {name!r} ({self.place(name)}) has the code {code} of {holder!r} ({self.place(holder)})"
+            problem = f"the {self.kind} {name!r} ({self.place(name)}) has the code {code}, like {holder!r} ({self.place(holder)})"
             if name in shipped:
                 raise UsageError(problem, fix=f"use another code, such as {_next(code, names)}")
             _warn_once(f"{problem}; it is skipped")
@@ -144,8 +144,8 @@ class Registry:
             return plugin
         if name not in plugin:
             raise UsageError(
-                f"PLUGIN in the module {self._module(name).__name__} has no {self.kind} {name!r}",
-                fix=f"name the entry point after one of {', '.join(plugin)}",
+                f"the dict PLUGIN of the module {self._module(name).__name__} has no {self.kind} {name!r}",
+                fix=f"give the entry point one of the names {', '.join(plugin)}",
             )
         return plugin[name]
 
@@ -205,7 +205,7 @@ class Registry:
         module = self._module(name)
         if not hasattr(module, attribute):
             raise UsageError(
-                f"the {self.kind} {name!r} has no {attribute}",
+                f"the module of the {self.kind} {name!r} has no {attribute}",
                 fix=f"define {attribute} in the Python module {module.__name__}",
             )
         return getattr(module, attribute)
@@ -251,7 +251,8 @@ def _homes(package: str, folders: tuple[str, ...]) -> dict[str, str]:
         for name in plugin if isinstance(plugin, dict) else (file,):
             if name in homes:
                 raise UsageError(
-                    f"{homes[name]} and {module} both contain {name!r}", fix="rename one of them"
+                    f"the modules {homes[name]} and {module} both contain a plug-in {name!r}",
+                    fix="rename one of the two plug-ins",
                 )
             homes[name] = module
     return dict(sorted(homes.items()))

@@ -144,7 +144,7 @@ def watch_inside(
     inner = shared_tensors(*models)
     if not inner:
         raise UsageError(
-            "the two models share no inner tensor",
+            "the two models have no inner float tensor of the same name",
             fix="compare the float model that was prepared for insertion (model.prepared.onnx) with the Q/DQ model",
         )
     for names in within(models[0], inner, room):

@@ -154,8 +154,8 @@ def _refuse_nan(side: str, values: Floats, place: str) -> None:
     count = int(np.isnan(values).sum())
     if count:
         raise InputFileError(
-            f"{count} of {count_noun(values.size, 'value')} of the {side} are NaN",
-            fix="run the model on this sample alone and look for the first NaN: weights, a division by zero, a scale",
+            f"{count} of {count_noun(values.size, 'value')} in the output of the {side} are NaN",
+            fix="run the model on this sample alone and look for the first NaN: in weights, scales or a division by zero",
             where=place,
         )
 

@@ -203,7 +203,7 @@ class Player:
         """
         if self._next == len(self._stored):
             raise InputFileError(
-                f"the file holds outputs of {count_noun(len(self._stored), 'sample')} only",
+                f"the file holds the outputs of {count_noun(len(self._stored), 'sample')}, but more samples were passed",
                 fix="pass as many samples as there are stored outputs: --samples x.npz[0:10], or set compare.limit",
                 where=self.description,
             )

@@ -234,7 +234,9 @@ def convert(
     """
     if str(out) in get_args(_FloatType):
         raise UsageError(
-            f"a file called {out!r} would be written", fix=f"pass the type as types={out!r}", where="out"
+            f"{out!r} is a number type, but `out` is the path of the new model",
+            fix=f"pass the number type as types={out!r}",
+            where="out",
         )
     kept = [f"insert.keep_nodes={json.dumps(words_of(keep, 'keep'))}"] if keep else []
     typed = recipe_of(recipe_of(None, settings), [f"insert.types={types}", *kept])
@@ -345,8 +347,8 @@ def lint(
     accepted = waivers(ignored_words(ignore or ()))
     if not all(accepted.values()):
         raise UsageError(
-            "a finding is accepted without a reason",
-            fix='pass {"QDQ101": "why it is accepted"}',
+            "a code in `ignore` has no reason",
+            fix='pass a reason for each code: {"QDQ101": "why this finding is accepted"}',
             where="ignore",
         )
     with model_files(model) as (path,):

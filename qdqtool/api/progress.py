@@ -86,7 +86,7 @@ def showing(progress: ProgressInput) -> Iterator[Progress]:
     if progress is not None and not isinstance(progress, bool):
         raise UsageError(
             f"the value cannot be of type {type(progress).__name__}",
-            fix="pass a function of step, pieces done and pieces in all, or True for bars",
+            fix="pass a function (step, done, total), or True for progress bars",
             where="progress",
         )
     # rich draws in a notebook by ipywidgets, and without them warns in every cell

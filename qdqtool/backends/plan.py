@@ -86,8 +86,8 @@ def read_plan(path: Path) -> EnginePlan:
     declared = int.from_bytes(head[16:24], "little")
     if maker == "TensorRT for RTX" and declared != size:
         raise InputFileError(
-            f"the engine file has {size} bytes but declares {declared}: it is damaged",
-            fix="build or copy it again",
+            f"the engine file has {size} bytes, but its header declares {declared}: the file is damaged",
+            fix="build or copy the engine again",
             where=str(path),
         )
     return EnginePlan(path=path, maker=maker, release=tuple(head[24:28]))

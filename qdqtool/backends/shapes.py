@@ -34,7 +34,7 @@ def parse_shapes(text: str) -> dict[str, Shape]:
     while remaining:
         entry = _ENTRY.match(remaining)
         if entry is None:
-            raise UsageError(f"cannot read the shapes from {remaining!r} on", fix=_EXAMPLE, where=text)
+            raise UsageError(f"cannot read the shapes at {remaining!r}", fix=_EXAMPLE, where=text)
         name = entry["name"].strip().removeprefix("'").removesuffix("'")
         if name in shapes:
             raise UsageError(f"the input {name!r} has two shapes", fix="pass one shape per input", where=text)
@@ -157,7 +157,7 @@ def several_profiles(
     count = max(len(low), len(opt), len(high), 1)
     if {len(low), len(opt), len(high)} - {0, count}:
         raise UsageError(
-            f"{len(low)} smallest, {len(opt)} usual and {count_noun(len(high), 'largest shape does', 'largest shapes do')} not match {count_noun(count, 'profile')}",
+            f"got {len(low)} smallest, {len(opt)} usual and {count_noun(len(high), 'largest shape')} for {count_noun(count, 'profile')}",
             fix="repeat --min-shapes, --opt-shapes and --max-shapes equally often, once per profile",
         )
     entries: list[InputProfile] = []

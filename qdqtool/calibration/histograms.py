@@ -238,10 +238,10 @@ def _misfit(path: Path, problem: str) -> InputFileError:
 
 
 _NAMES = {
-    "model": "another model",
-    "samples": "other samples",
-    "collected": "other tensors or options",
-    "device": "another kind of device",
+    "model": "models",
+    "samples": "samples",
+    "collected": "tensors or options",
+    "device": "kinds of device",
 }
 
 
@@ -312,13 +312,13 @@ def _check_same(name: str, part: Histograms, first_name: str, first: Histograms)
     differing = [key for key in _NAMES if part.identity.get(key) != first.identity.get(key)]
     if differing:
         raise InputFileError(
-            f"the histograms were collected from {_NAMES[differing[0]]} than {first_name}",
+            f"these histograms and {first_name} were collected from different {_NAMES[differing[0]]}",
             fix="merge only shards of one model, one set of samples, one recipe and one kind of device",
             where=name,
         )
     if (part.span.shards, part.span.total) != (first.span.shards, first.span.total):
         raise InputFileError(
-            f"the file holds {part.span}, which does not belong to {first_name} with {first.span}",
-            fix="merge only shards with equal counts, such as 1/8 to 8/8",
+            f"the file holds {part.span}, but {first_name} holds {first.span}",
+            fix="merge only shards of one set, such as 1/8 to 8/8",
             where=name,
         )

@@ -89,7 +89,8 @@ def weight_range(decision: Decision, view: GraphView, method: str) -> TensorRang
     values = view.constant(decision.tensor)
     if values is None:
         raise InputFileError(
-            f"weight {decision.tensor!r} is not a constant", fix="fold constants first (prepare)"
+            f"weight {decision.tensor!r} is not a constant",
+            fix="pass the prepared model (model.prepared.onnx), in which constants are folded",
         )
     spec = decision.spec or QuantSpec()
     # Blocks get their scales, and the search for them, from the values when they are written.

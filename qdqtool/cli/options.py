@@ -407,6 +407,6 @@ def _trusts_by_default() -> bool:
     settings = content if isinstance(content, dict) else {"": content}
     if not set(settings) <= {"trust"} or not isinstance(settings.get("trust", False), bool):
         raise UsageError(
-            "may contain only `trust`", fix="write `trust: true` or delete the file", where=str(path)
+            "the file may contain only `trust`", fix="write `trust: true` or delete the file", where=str(path)
         )
     return bool(settings.get("trust", False))

@@ -252,7 +252,9 @@ class CalibrationFile(Artefact[CalibrationTable]):
         beside = path.with_name(path.stem + _SUFFIX)
         if not beside.is_file() or digest_file(beside) != data.weights_digest:
             raise InputFileError(
-                f"the file does not hold the weights that belong to {path.name}", fix=_FIX, where=str(beside)
+                f"the file does not hold the weights that were written with {path.name}",
+                fix=_FIX,
+                where=str(beside),
             )
         from qdqtool.core.weights import load_weights
 

@@ -44,7 +44,7 @@ def lists_of(result: Any) -> list[str]:
 def no_list(table: str, lists: list[str]) -> UsageError:
     """Return the error for the name of a list that a result does not have."""
     return UsageError(
-        f"the result has no list {table!r}", fix=f"choose one of {', '.join(lists)}", where="table"
+        f"the result has no list called {table!r}", fix=f"choose one of {', '.join(lists)}", where="table"
     )
 
 

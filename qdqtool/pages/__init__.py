@@ -142,8 +142,8 @@ def coded_plugins() -> dict[str, tuple[Registry, str]]:
             if code in plugins:
                 first_registry, first = plugins[code]
                 raise UsageError(
-                    f"the {registry.kind} {name!r} ({registry.place(name)}) has the code {code} of the {first_registry.kind} "
-                    f"{first!r} ({first_registry.place(first)})",
+                    f"the {registry.kind} {name!r} ({registry.place(name)}) has the code {code}, like the "
+                    f"{first_registry.kind} {first!r} ({first_registry.place(first)})",
                     fix=f"give the {registry.kind} another code",
                 )
             plugins[code] = registry, name

@@ -162,7 +162,7 @@ def runnable_shapes(inputs: tuple[TensorInfo, ...], runner: Callable[[], Runner]
             return candidate
     if memory.refused and memory.refused[0] == usual:
         raise UsageError(
-            f"on random samples of the usual shapes ({shapes.format_shapes(usual)}) the model needs {_size(memory.peaks[0])} or more, and no smaller shape that was tried runs",
+            f"random samples of the usual shapes ({shapes.format_shapes(usual)}) need {_size(memory.peaks[0])} of memory or more, and the model ran on none of the smaller shapes that were tried",
             fix=_choose(usual),
         )
     return usual

@@ -117,7 +117,7 @@ def refuse_unmatched(recipe: Recipe, view: GraphView, *sections: str) -> None:
     _, pattern, naming = wrong[0]
     raise UsageError(
         "\n  ".join([*lines, *more]),
-        fix=f"correct it ({_LIST_NAMES[naming.kind]}), or allow it to match nothing: {Setting('optional', json.dumps([pattern]))}",
+        fix=f"correct the pattern ({_LIST_NAMES[naming.kind]}), or allow it to match nothing: {Setting('optional', json.dumps([pattern]))}",
         where="recipe",
     )
 

@@ -356,7 +356,7 @@ def _parent(name: object, child: Path, home: Path | None) -> Path:
     if not isinstance(name, str) or not name.strip() or "\0" in name:
         raise UsageError(
             f"extends: the value {name!r} is not the name of a recipe",
-            fix="name one shipped recipe or file",
+            fix="write the name of one shipped recipe, or the path of one file",
             where=str(child),
         )
     if name in names():
@@ -438,7 +438,11 @@ def _apply(document: dict[str, Any], change: str) -> tuple[str, ...]:
     for parent in parents:
         inner = place.setdefault(parent, {})
         if not isinstance(inner, dict):
-            raise UsageError(f"{parent!r} is not a section", fix="check the name", where=f"--set {change}")
+            raise UsageError(
+                f"{parent!r} is a value, not a section of settings",
+                fix="check the name of the setting",
+                where=f"--set {change}",
+            )
         place = inner
     place[last] = value
     return (*parents, last)

@@ -133,7 +133,7 @@ def _choose_nodes(model: Model, request: RepairRequest) -> tuple[tuple[str, ...]
         for code in names:
             if code in codes and not advised[code][place]:
                 raise UsageError(
-                    f"{code} finds no node of this model for {option}",
+                    f"no finding {code} in this model names nodes for {option}",
                     fix=f"{Command('lint')} prints the findings, and their nodes",
                     where=option,
                 )

@@ -285,7 +285,7 @@ def write(model: Any, folder: Path, stem: str) -> Path:
 
     if not is_torch(model):
         raise UsageError(
-            f"the model is a {type(model).__name__}",
+            f"the model is a {type(model).__name__}, which cannot be exported",
             fix="return (torch.nn.Module, example inputs), or the result of torch.export.export",
             where=stem,
         )

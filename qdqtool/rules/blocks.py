@@ -153,7 +153,7 @@ def _float(flow: Flow, pair: QdqPair) -> str:
 def _misshapen(flow: Flow, pair: QdqPair, node: str) -> Violation:
     return Violation(
         node=node,
-        reason=f"the single scale of the weights has {count_noun(len(pair.scale_shape or ()), 'dimension')}",
+        reason=f"the single scale of the weights has {count_noun(len(pair.scale_shape or ()), 'dimension')} instead of 0",
         effect="the build fails, or the weights are multiplied in float",
         fix=f"store the scale as a scalar, shape []; {_float(flow, pair)}",
     )
@@ -170,7 +170,7 @@ def _report_unused(flow: Flow, pair: QdqPair, node: str, readers: list[Product])
     if met:
         yield Violation(
             node=node,
-            reason=f"{pair.dtype.value.upper()} with one scale per block, {'x'.join(map(str, pair.scale_shape or ()))} of them",
+            reason=f"the quantized values are {pair.dtype.value.upper()} with one scale per block ({'x'.join(map(str, pair.scale_shape or ()))} scales)",
             effect="the product runs in float"
             if float_too
             else "the build fails, or the result is multiplied by scales of other columns",

@@ -383,7 +383,7 @@ def check_hidden(flow: Flow, target: Target) -> Iterator[Violation]:
         if count:
             yield Violation(
                 node=node.name,
-                reason=f"{count_noun(count, 'Q/DQ node is', 'Q/DQ nodes are')} inside its bodies",
+                reason=f"{count_noun(count, 'Q/DQ node is', 'Q/DQ nodes are')} inside the bodies of this {node.op}",
                 effect="TensorRT fuses nothing across the boundary of a body, and qdqtool does not check the nodes inside",
                 fix=_WAY_OUT,
                 severity=Severity.INFO if target.is_rtx else None,
@@ -509,7 +509,7 @@ def _report_clipped(
             node=pair.quantize or "",
             reason=f"the largest value of {pair.tensor} is {times:.3g} times the largest value that its scale can represent",
             effect=f"the value is clipped to {format_.qmax:g} steps, and the results computed from it are wrong",
-            fix=f"store the scale of its largest magnitude / {format_.qmax:g}; {_command(flow, pair, format_)}",
+            fix=f"store its largest magnitude / {format_.qmax:g} as the scale; {_command(flow, pair, format_)}",
             severity=Severity.WARNING,
         )
 

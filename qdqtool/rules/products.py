@@ -256,7 +256,7 @@ def check_half_quantized(flow: Flow, target: Target) -> Iterator[Violation]:
         inside = stored is not None and node.op in MATRIX_PRODUCTS
         yield Violation(
             node=node.name,
-            reason=f"{subject} no Q/DQ, but the other operand has",
+            reason=f"{subject} no Q/DQ, but the other input has",
             effect=f"{node.op} runs in float"
             + (" and its weights are dequantized in every inference" if stored and not inside else ""),
             fix=f"nothing to do if {WEIGHTS_ALONE} is intended; otherwise {fix}" if inside else fix,

@@ -196,7 +196,7 @@ def check_weight_rank(flow: Flow, _target: Target) -> Iterator[Violation]:
             yield Violation(
                 node=name,
                 reason="FP16 weights have one scale of shape [1]",
-                effect="the build fails in a check of shapes",
+                effect="the build fails because the builder refuses this scale shape",
                 fix=f"store the scale as a scalar, shape [], or use one scale per channel; {REPAIR} does this",
             )
 

@@ -611,7 +611,7 @@ def check_mixed_types(flow: Flow, target: Target) -> Iterator[Violation]:
                 node=node.name,
                 reason=f"one operand is {types[0]}, the other {types[1]}",
                 effect="the parser refuses the node: both of its operands must have the same type",
-                fix="give the scales of both pairs the type of the float part; "
+                fix="store the scales of both Q/DQ pairs in the type of the float tensors; "
                 f"{repairing(to_float=[node.name])} removes the Q/DQ",
             )
     if not target.reads_half_scales:
@@ -622,7 +622,7 @@ def check_mixed_types(flow: Flow, target: Target) -> Iterator[Violation]:
                 yield Violation(
                     node=name,
                     reason="the scale is FP16",
-                    effect="TensorRT 8 needs FP32 scales and refuses it",
+                    effect="TensorRT 8 needs FP32 scales and refuses FP16 scales",
                     fix="store scales as FP32 and let the --fp16 flag choose types",
                 )
 

@@ -320,7 +320,7 @@ def check(flow: Flow, target: Target) -> Iterator[Violation]:
         if target.is_rtx and is_folded(flow.view, node):
             yield Violation(
                 node=node.name,
-                reason=f"the input of this convolution has at most {MOST_FOLDED} channels with a single value each",
+                reason=f"the input of this convolution has one position and at most {MOST_FOLDED} channels",
                 effect="the convolution is computed in float, in one kernel with its neighbours"
                 + (", in an engine for one sample" if has_free_batch(flow.view, node) else ""),
                 fix=f"{repairing(to_float=[node.name])} removes the Q/DQ from both of its inputs",

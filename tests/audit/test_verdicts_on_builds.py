@@ -24,10 +24,10 @@ EXPECTED: dict[str, dict[str, tuple[str, str]]] = {
     "fine": {"c1": ("int8", ""), "c2": ("int8", ""), "c3": ("int8", "")},
     "float_weight": {
         "c1": ("int8", ""),
-        "c2": ("fp32", "the weights have no Q/DQ, but the other operand has"),
+        "c2": ("fp32", "the weights have no Q/DQ, but the other input has"),
         "c3": ("int8", ""),
     },
-    "float_activation": {"c2": ("fp32", "input 0 has no Q/DQ, but the other operand has")},
+    "float_activation": {"c2": ("fp32", "input 0 has no Q/DQ, but the other input has")},
     "scale_of_rank_one": {"c1": ("fp32", "shape [1] instead of []")},
     "scale_per_channel": {"c2": ("fp32", "one scale per channel")},
     "unequal_concat": {
@@ -35,11 +35,11 @@ EXPECTED: dict[str, dict[str, tuple[str, str]]] = {
         "c3": ("fp32", "the branches of cat have 2 different scales"),
     },
     "transposed_conv": {"c1": ("int8", ""), "up": ("fp32", "no ConvTranspose kernel in INT8")},
-    "one_matrix_quantized": {"mm": ("fp32", "input 1 has no Q/DQ, but the other operand has")},
+    "one_matrix_quantized": {"mm": ("fp32", "input 1 has no Q/DQ, but the other input has")},
     "both_matrices_quantized": {"mm": ("int8", "")},
     "matmul": {"mm": ("int8", "")},
     "matmul_wrong_axis": {"mm": ("fp32", "along axis 0, not along the output channels (axis 1)")},
-    "matmul_float_weight": {"mm": ("fp32", "the weights have no Q/DQ, but the other operand has")},
+    "matmul_float_weight": {"mm": ("fp32", "the weights have no Q/DQ, but the other input has")},
     "matmul_float_activation": {"mm": ("fp32", "the activation has no Q/DQ")},
     "weight_behind_transpose": {"mm": ("int8", "")},
     "attention": {"qk": ("int8", ""), "av": ("int8", ""), "q_proj": ("int8", ""), "out_proj": ("int8", "")},
@@ -62,7 +62,7 @@ EXPECTED: dict[str, dict[str, tuple[str, str]]] = {
     "few_rows": {f"fc{rows}": ("fp32", "no Q/DQ") for rows in (2, 3, 4)},
     "vector_float_weight": {
         "c1": ("int8", ""),
-        "fc": ("fp32", "the weights have no Q/DQ, but the other operand has"),
+        "fc": ("fp32", "the weights have no Q/DQ, but the other input has"),
     },
     "einsum": {"e": ("int8", "")},
     "unrolled": {

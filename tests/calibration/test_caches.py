@@ -381,7 +381,7 @@ def test_differences_are_sorted_by_distance() -> None:
 
 def test_merging_asks_who_wins() -> None:
     parts = [cache(a=1.0, b=1.0), cache(b=2.0, c=3.0), cache(b=0.5)]
-    with pytest.raises(UsageError, match="1 tensor has different scales, first 'b'"):
+    with pytest.raises(UsageError, match="1 tensor has different scales in the caches, first 'b'"):
         merge_caches(parts)
     wins = {who: merge_caches(parts, who).by_tensor()["b"].scale for who in ("first", "last", "max")}  # type: ignore[arg-type]
     assert wins == {"first": 1.0, "last": 0.5, "max": 2.0}

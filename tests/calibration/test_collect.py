@@ -402,9 +402,9 @@ def test_a_missing_doubled_foreign_or_unfinished_shard_is_refused(
     wrong = {
         "1 of 3 shards are missing, first 2/3": {"a": first, "c": third},
         "and a holds the same shard": {"a": first, "b": first, "c": third},
-        "from another model": {"a": first, "b": replace(second, identity={**second.identity, "model": "x"})},
+        "different models": {"a": first, "b": replace(second, identity={**second.identity, "model": "x"})},
         "was interrupted": {"a": first, "b": replace(second, span=replace(second.span, done=1)), "c": third},
-        "does not belong to": {"a": first, "b": replace(second, span=replace(second.span, shards=4))},
+        "but a holds shard 1/3": {"a": first, "b": replace(second, span=replace(second.span, shards=4))},
         "there are no histograms to merge": {},
     }
     for words, parts in wrong.items():

@@ -185,7 +185,7 @@ def test_a_pair_that_two_nodes_read_stays_one_pair(tmp_path):
 def test_an_opset_below_that_of_the_format_is_refused(tmp_path):
     model = opened(models.gemms(), tmp_path)
     graph = quantized(model, FP8, stored=False)
-    with pytest.raises(UsageError, match="opset 17 cannot hold fp8, which needs 19"):
+    with pytest.raises(UsageError, match="opset 17 cannot hold fp8, which needs opset 19"):
         lower(replace(graph, model=model))
 
 

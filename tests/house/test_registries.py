@@ -74,7 +74,7 @@ def test_a_code_that_is_taken_is_refused_with_both_places(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     registry = _registry(tmp_path, {"one": "ABC101", "three": "ABC103", "two": "ABC101"}, monkeypatch)
-    with pytest.raises(UsageError, match="has the code ABC101 of 'one'") as caught:
+    with pytest.raises(UsageError, match="has the code ABC101, like 'one'") as caught:
         registry.coded()
     assert all(str(Path(f"{name}.py")) in caught.value.what for name in ("one", "two"))
     assert "ABC104" in caught.value.fix
@@ -89,7 +89,7 @@ def test_a_code_of_another_registry_is_refused(tmp_path: Path, monkeypatch: pyte
     registry = _registry(tmp_path, {"guest": "QDQ101"}, monkeypatch)
     monkeypatch.setattr(pages, "_CODED", ("qdqtool.rules", registry.package))
     coded_plugins.cache_clear()
-    with pytest.raises(UsageError, match=r"guest.*has the code QDQ101 of the rule"):
+    with pytest.raises(UsageError, match=r"guest.*has the code QDQ101, like the rule"):
         coded_plugins()
     coded_plugins.cache_clear()
 
@@ -185,7 +185,7 @@ def test_a_file_may_hold_several_plugins_each_with_its_page(
 
 def test_a_name_in_two_files_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     registry = _several(tmp_path, {"doors": SEVERAL, "gates": SEVERAL}, monkeypatch)
-    with pytest.raises(UsageError, match=r"doors and .*gates both contain 'front'"):
+    with pytest.raises(UsageError, match=r"doors and .*gates both contain a plug-in 'front'"):
         registry.names()
 
 

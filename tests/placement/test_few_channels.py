@@ -48,7 +48,7 @@ def test_what_is_foreseen_of_a_gate_is_what_is_built(channels: int, batch: int, 
     assert foreseen["down"] == made["down"]["precision"] == "int8"
     if not runs_int8:
         assert ("QDQ147", "up") in found
-        reason = f"at most {MOST_FOLDED} channels with a single value each"
+        reason = f"one position and at most {MOST_FOLDED} channels"
         told = made["up"]["precision"] == "unknown" or reason in str(made["up"])
         assert told, "where the kernel is known to be float, the audit says why"
 

@@ -132,7 +132,7 @@ def test_a_code_stands_for_the_nodes_that_lint_names(graph, tmp_path):
         nodes = nodes_in(finding.fix for finding in findings if finding.code == code)
         for option, names in zip(("to_float", "to_int8"), nodes, strict=True):
             if not names:
-                with pytest.raises(UsageError, match="finds no node"):
+                with pytest.raises(UsageError, match="names nodes for"):
                     qdqtool.repair(path, tmp_path / "none.onnx", **{option: code})
                 continue
             assert repaired(path, option, code) == repaired(path, option, names)

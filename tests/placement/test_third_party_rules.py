@@ -117,6 +117,6 @@ def test_a_rule_that_takes_the_code_of_a_shipped_one_is_left_out_with_both_place
     installed(GOOD.replace("ACM100", own.code))
     assert "acme" not in rule.rulebook().rules
     assert rule.code_names()[own.code] == "small_product"
-    assert f"has the code {own.code} of 'small_product'" in caplog.text
+    assert f"has the code {own.code}, like 'small_product'" in caplog.text
     assert "small_products.py" in caplog.text
     assert "it is skipped" in caplog.text

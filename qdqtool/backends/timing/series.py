@@ -215,7 +215,8 @@ def judge(reference: Series, candidate: Series) -> TimingVerdict:
     """
     if len(reference.rounds) != len(candidate.rounds):
         raise UsageError(
-            "the two series have different numbers of rounds", fix="measure both candidates in one call"
+            "reference and candidate were timed in different numbers of rounds",
+            fix="measure both in one call",
         )
     pairs = [(median(a), median(b)) for a, b in zip(reference.rounds, candidate.rounds, strict=True)]
     if any(value <= 0 for pair in pairs for value in pair):

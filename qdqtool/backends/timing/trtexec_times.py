@@ -189,7 +189,7 @@ def _rows(path: Path) -> list[dict[str, Any]]:
     content = read_json(path)
     if not isinstance(content, list) or not all(isinstance(row, dict) for row in content):
         raise InputFileError(
-            "the file is not a list of records", fix="export it with trtexec", where=str(path)
+            "the file is not a JSON list of objects", fix="export the times with trtexec", where=str(path)
         )
     return content
 

@@ -97,7 +97,7 @@ def feeds_of(loader: Iterable[Any], names: Sequence[str], limit: int) -> list[di
         values = _inputs(batch, names)
         if values is None:
             raise InputFileError(
-                f"the batch does not hold {count_noun(len(names), 'input tensor')} ({', '.join(names)})",
+                f"the batch lacks tensors for the inputs of forward(): {', '.join(names)}",
                 fix="pass a tensor, (inputs, targets), or a dict with the input names of forward()",
                 where=f"loader, batch {number}",
             )

@@ -162,7 +162,7 @@ def make_student(
         if site.format.name not in engine.formats:
             raise UsageError(
                 f"this engine cannot round {site.tensor!r} to {site.format.name}",
-                fix=f"{Setting('qat.engine', 'own')}, or place one of {', '.join(sorted(engine.formats))}",
+                fix=f"{Setting('qat.engine', 'own')}, or place one of the formats {', '.join(sorted(engine.formats))}",
                 where="qat.engine",
             )
         key = group_of.get(site.tensor, site.tensor)
@@ -197,8 +197,8 @@ def set_ranges(
         entry = ranges.get(site.tensor)
         if entry is None:
             raise InputFileError(
-                f"the table has no range for {site.tensor!r}",
-                fix="run the calibration again, with this placement",
+                f"the calibration table has no range for tensor {site.tensor!r}",
+                fix="run the calibration again for the current placement",
             )
         name = student.tensors[site.tensor]
         if name not in done:

@@ -268,8 +268,8 @@ def merge_caches(caches: Sequence[Cache], winner: Winner = "error") -> Cache:
                 merged[tensor] = _choose_entry(earlier, entry, winner)
     if disagreeing and winner == "error":
         raise UsageError(
-            f"{count_noun(len(set(disagreeing)), 'tensor has', 'tensors have')} different scales, first {disagreeing[0]!r}",
-            fix=f"choose with --take first, last or max; {Command('cache', ('diff',))} shows them",
+            f"{count_noun(len(set(disagreeing)), 'tensor has', 'tensors have')} different scales in the caches, first {disagreeing[0]!r}",
+            fix=f"choose a scale with --take first, last or max; {Command('cache', ('diff',))} shows the differences",
         )
     first = caches[0]
     start = 2 if first.header else 1

@@ -241,7 +241,9 @@ def for_onnxruntime(cache: Cache, kind: str) -> Cache:
         UsageError: another kind.
     """
     if kind not in _TABLES:
-        raise UsageError(f"onnxruntime has no {kind!r} table", fix=f"choose one of {', '.join(_TABLES)}")
+        raise UsageError(
+            f"unknown form {kind!r} of an onnxruntime table", fix=f"choose one of {', '.join(_TABLES)}"
+        )
     return replace(_respell_entries(cache, _TABLES[kind]), header=None, unread=())
 
 
@@ -319,7 +321,7 @@ def rename_entries(cache: Cache, view: GraphView) -> Cache:
     ours, theirs = running_order(view), named_entries(cache)
     if len(ours) != len(theirs):
         raise UsageError(
-            f"the model has {count_noun(len(ours), 'float tensor')}, the cache {len(theirs)}: they cannot be paired by order",
+            f"the model has {count_noun(len(ours), 'float tensor')}, but the cache has entries for {len(theirs)}, so they cannot be paired by order",
             fix="use the ONNX file that was calibrated, or calibrate again",
         )
     names = dict(zip(theirs, ours, strict=True))

@@ -44,7 +44,7 @@ class PolygraphyInputs:
         content = read_json(path)
         if not isinstance(content, list) or not all(isinstance(feed, dict) for feed in content):
             raise InputFileError(
-                "the file is not a list of feeds",
+                "the file is not a JSON list of dicts from input names to arrays",
                 fix="write the file with `polygraphy run --save-inputs`",
                 where=str(path),
             )

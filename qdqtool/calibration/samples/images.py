@@ -97,8 +97,8 @@ class Images:
         width, height = shaped_size(size, self._preprocess)
         if size[0] * size[1] > MOST_PIXELS or width * height > MOST_FED:
             raise InputFileError(
-                f"the image has {size[0]} x {size[1]} pixels, {width} x {height} when prepared; "
-                f"the limits are {MOST_PIXELS >> 20} and {MOST_FED >> 20} megapixels",
+                f"the image has {size[0]} x {size[1]} pixels, {width} x {height} when prepared (resized); "
+                f"the limits are {MOST_PIXELS >> 20} megapixels before, and {MOST_FED >> 20} after",
                 fix="scale the image down first",
                 where=str(path),
             )

@@ -135,7 +135,7 @@ def _rows(content: bytes, file: Path) -> Iterator[NDArray[np.float64]]:
         if not is_object or not np.isfinite(row).all() or row[0] != int(row[0]):
             raise InputFileError(
                 f"line {number} is not a labelled object: {line[:60]!r}",
-                fix="write each line as: class centre-x centre-y width height, as shares of the picture; or class and the corners of an outline",
+                fix="write each line as: class centre-x centre-y width height, as fractions of the picture size; or class and the corners of a polygon",
                 where=str(file),
             )
         yield row
@@ -210,8 +210,8 @@ def _from_coco(content: Mapping[str, Any], path: Path, *, uses_ids: bool) -> Box
                 objects.setdefault(Path(image["file_name"]).stem, []).append((row, _coco_points(item, size)))
     except (KeyError, TypeError, ValueError, AttributeError, ZeroDivisionError) as error:
         raise InputFileError(
-            f"holds damaged annotations of COCO: {type(error).__name__}: {error}",
-            fix="write images, categories and annotations as COCO's instances_val2017.json has them",
+            f"the file holds damaged annotations of COCO: {type(error).__name__}: {error}",
+            fix="write images, categories and annotations in the layout of COCO's instances_val2017.json",
             where=str(path),
         ) from error
     every = [points for rows in objects.values() for _, points in rows]

@@ -74,7 +74,7 @@ def sample_objects(value: object) -> SampleObjects:
         return SampleObjects(give=lambda: _by_number(value), description=kind, generator=generator)
     raise UsageError(
         f"samples cannot be read from {kind}",
-        fix="pass arrays, feeds, a data loader, a calibration data reader, a function that returns one, or a path",
+        fix="pass arrays, dicts of arrays, a data loader, a calibration data reader, a function that returns one, or a path",
         where="samples",
     )
 

@@ -77,7 +77,8 @@ class SampleSpec:
         start, stop, step = (*words, None, None)[:3]
         if step is not None and step < 1:
             raise UsageError(
-                f"the step of {self.text!r} is {step}", fix="use a positive step, as in x.npz[0:100:2]"
+                f"the step of the slice {self.text!r} is {step}",
+                fix="use a positive step, as in x.npz[0:100:2]",
             )
         return range(count)[slice(start, stop, step)][: self.limit]
 
@@ -118,7 +119,7 @@ def no_samples(inputs: tuple[TensorInfo, ...]) -> UsageError:
         "no samples were passed, but ranges of activations are measured on samples",
         fix="pass --samples: a folder of images or arrays, or a file that your Python writes from preprocessed inputs, "
         f"`np.savez('samples.npz', **{{{arrays}{more}}})` ({meant}; 32 to 512 samples), then --samples samples.npz. "
-        "--samples random:16 shows the kernels only: its ranges mean nothing",
+        "--samples random:16 only shows the kernels: ranges of random samples mean nothing",
         where="samples",
     )
 
@@ -203,7 +204,8 @@ class Samples:
         self._skipped: dict[str, None] = {}
         if not self._numbers:
             raise UsageError(
-                f"{spec.text!r} holds no samples ({len(raw)} before slice and limit)", fix=f"name {_KINDS}"
+                f"{spec.text!r} holds no samples ({len(raw)} before slice and limit are applied)",
+                fix=f"name {_KINDS}",
             )
         if isinstance(labels, list) and len(labels) not in {len(raw), len(self._numbers)}:
             raise UsageError(

@@ -182,7 +182,7 @@ def retarget(
 
     if (release is None and onnxruntime is None and model is None) or (release and onnxruntime):
         raise UsageError(
-            "no option says which program will read the new cache",
+            "the options do not name exactly one program that will read the new cache",
             fix="pass --trt RELEASE or --ort FORM (not both), or --model FILE",
         )
     cache = read_cache(file)

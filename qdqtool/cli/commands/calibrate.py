@@ -301,7 +301,7 @@ def _list_decisions(table: CalibrationTable, tensor: str) -> list[str]:
     if tensor not in ranges:
         close = get_close_matches(tensor, ranges, n=1)
         raise UsageError(
-            f"{tensor!r} has no range",
+            f"tensor {tensor!r} has no range in the calibration table",
             fix=f"did you mean {close[0]!r}?"
             if close
             else "name a tensor of the table; run without --why to print the table",

@@ -167,7 +167,7 @@ def _page(name: str) -> str:
     hint = (
         f"did you mean {words[close[0]]!r}?" if close else f"see {Command('explain')} for a list of all pages"
     )
-    raise UsageError(f"unknown name {name!r}", fix=hint)
+    raise UsageError(f"no page explains {name!r}", fix=hint)
 
 
 def _is_kernel(name: str) -> bool:

@@ -136,7 +136,7 @@ def _waivers(texts: list[str]) -> dict[str, str]:
     for code, reason in reasons.items():
         if not code or not reason:
             raise UsageError(
-                f"{code or '=' + reason!r} gives no {'reason' if code else 'code'}",
+                f"{code or '=' + reason!r} has no {'reason' if code else 'code'}",
                 fix=f"write --ignore '{code or 'QDQ141'}=why this is fine'",
                 where="--ignore",
             )

@@ -97,7 +97,9 @@ def new(
         sys.stdout.write(text)
         return
     if out.exists():
-        raise UsageError("exists already", fix="choose another name, or delete it first", where=str(out))
+        raise UsageError(
+            "the file exists already", fix="choose another file, or delete this file first", where=str(out)
+        )
     write_text(out, text)
     name, file = quote(str(model)), quote(str(out))
     stderr().print(f"wrote {out}")

@@ -105,7 +105,7 @@ def time(
             "--warm-up": warm_up != _WARM_UP_MS,
         }
         for option in (name for name, is_set in idle.items() if is_set):
-            raise UsageError("has no effect with --on", fix="remove one of the two options", where=option)
+            raise UsageError("has no effect with --on", fix=f"remove {option} or --on", where=option)
     with progress() as bars:
         bar = bars.add_task("time", total=None)
         if on:

@@ -186,7 +186,7 @@ def infer(proto: onnx.ModelProto, path: Path, *, keep: bool = True) -> str | Non
     except PassExceeded as error:
         raise InputFileError(
             f"shape inference of the model {error}",
-            fix="export the model again; the likely cause is a constant for a size, a range or a repetition that is far too large",
+            fix="export the model again; the likely cause is a far too large constant for a shape, a Range or a Tile",
             where=str(path),
         ) from error
     values |= {

@@ -135,7 +135,7 @@ class StagedModel:
         named = {node.name: node for node in self._core}
         if foreign := next((entry.node for entry in shifts if entry.node not in named), None):
             raise InputFileError(
-                f"the table corrects the bias of layer {foreign!r}, which the model does not have",
+                f"the calibration table corrects the bias of layer {foreign!r}, which the model does not have",
                 fix=_TABLE_FIX,
             )
         self._followed = {entry.node: self._in_front(named[entry.node]) for entry in shifts if self.nodes}
@@ -312,7 +312,7 @@ class StagedModel:
         corrected = None if stored is None else array(stored)
         if corrected is None or corrected.size != len(entry.shift):
             raise InputFileError(
-                f"the bias of {entry.node!r} does not have {count_noun(len(entry.shift), 'corrected value')}",
+                f"layer {entry.node!r} has no constant bias with {count_noun(len(entry.shift), 'value')}, the size of its bias correction",
                 fix=_TABLE_FIX,
             )
         plain = (corrected.astype(np.float32) - np.asarray(entry.shift, np.float32)).astype(corrected.dtype)

@@ -198,7 +198,7 @@ def _check_held(places: list[_Place], total: int, path: Path) -> None:
             there += held_bytes(stream, named, total - there)
     if total - there > _UNHELD:
         raise InputFileError(
-            f"claims {count_noun(total, 'byte', grouped=True)} of weights in other files, which hold {there:,} of them: the files are sparse, or tensors overlap",
+            f"the model claims {count_noun(total, 'byte', grouped=True)} of weights in other files, which hold {there:,} of them: the files are sparse, or tensors overlap",
             fix=f"copy the complete files (`cp --sparse=never`), or allow it with --max-memory or {VARIABLE}",
             where=str(path),
         )

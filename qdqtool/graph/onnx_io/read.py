@@ -131,7 +131,9 @@ def _parse(path: Path, head: bytes) -> onnx.ModelProto:
     except DecodeError as error:
         raise InputFileError(f"the file is {kind}", fix=_AGAIN, where=str(path)) from error
     if any(map(misspelt, parts(proto))):
-        raise InputFileError(f"the file is {kind}: it contains broken names", fix=_AGAIN, where=str(path))
+        raise InputFileError(
+            f"the file is {kind}: it contains names that are not UTF-8", fix=_AGAIN, where=str(path)
+        )
     return proto
 
 

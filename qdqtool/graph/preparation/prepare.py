@@ -253,7 +253,7 @@ def give_constants(model: Model, values: Mapping[str, Given]) -> Model:
         return model
     if len(fitting) == len(inputs):
         raise UsageError(
-            "every input would be a constant, so nothing would remain to compute",
+            "every input of the model would become a constant, so nothing would remain to compute",
             fix="keep at least one input for the samples",
             where=_WHERE,
         )
@@ -283,7 +283,7 @@ def _tensor(entry: onnx.ValueInfoProto, value: Given) -> np.ndarray[tuple[int, .
         )
     if several and stored.size != int(np.prod(shape)):
         raise UsageError(
-            f"{entry.name!r} has {count_noun(int(np.prod(shape)), 'value')}, but {stored.size} are given",
+            f"input {entry.name!r} has {count_noun(int(np.prod(shape)), 'value')}, but {stored.size} are given",
             fix=f"pass one number for the whole input, or {int(np.prod(shape))} numbers",
             where=_WHERE,
         )

@@ -65,7 +65,7 @@ def _shift(
     old = edit.value(node.input[BIAS]) if has_bias else np.zeros(shift.shape, kind)
     if old is None or old.size not in {1, shift.size}:
         raise InputFileError(
-            f"the bias of {node.name!r} does not have {count_noun(shift.size, 'value')}",
+            f"the bias of layer {node.name!r} does not have {count_noun(shift.size, 'value')}, the size of its bias correction",
             fix="measure the bias corrections on this model again",
         )
     new = (old.astype(np.float32).reshape(-1) + shift).astype(old.dtype)

@@ -121,7 +121,7 @@ def refuse_quantized(model: Model) -> None:
     if there:
         raise UsageError(
             f"the model already has quantized operators: {', '.join(there)}",
-            fix=f"start from the float model; or keep this Q/DQ: run {REPAIR} on this model, then build and audit",
+            fix=f"start from the float model; or keep the Q/DQ of this model: run {REPAIR} on this model, then build and audit",
             where=str(model.path),
         )
 
@@ -217,7 +217,10 @@ def assignment_of(
             problem = f"slot {slot} does not read {decision.tensor!r} in this model"
             raise InputFileError(problem, fix=f"run {Command('place')} on this model", where=str(model.path))
         if spec is None:
-            raise UsageError(f"{slot} has no format", fix=f"run {Command('place')} on this model")
+            raise UsageError(
+                f"the placement has no number format for node input {slot}",
+                fix=f"run {Command('place')} on this model",
+            )
         key = (decision.tensor, spec)
         if key not in by_key:
             chosen = rounded.get(decision.tensor)
@@ -289,7 +292,9 @@ def _quantization(
     stored_as = _choose_scale_type(here, options)
     entry = ranges.get(tensor)
     if entry is None:
-        raise InputFileError(f"the table has no range for {tensor!r}", fix=_RECALIBRATE, where=where)
+        raise InputFileError(
+            f"the calibration table has no range for tensor {tensor!r}", fix=_RECALIBRATE, where=where
+        )
     constant = decision.kind is SlotKind.WEIGHT
     if constant and view.constant_shape(tensor) is None:
         problem = f"{tensor!r} is marked as a weight but is not constant"

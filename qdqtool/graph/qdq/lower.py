@@ -215,7 +215,7 @@ class _PairWriter:
         self._ir = max(self._ir, format_.ir_version)
         if self._edit.opset < format_.opset:
             raise UsageError(
-                f"opset {self._edit.opset} cannot hold {format_}, which needs {format_.opset}",
+                f"opset {self._edit.opset} cannot hold {format_}, which needs opset {format_.opset}",
                 fix=f"export the model with opset {format_.opset} or newer",
                 where=str(slot),
             )
@@ -310,7 +310,7 @@ class _PairWriter:
         value, scale = self._model.view.constant(tensor), quantization.scale
         if value is None or scale is None:
             raise InputFileError(
-                f"{tensor!r} should be stored as {quantization.format} but is not constant",
+                f"the placement stores {tensor!r} as {quantization.format}, but the tensor is not constant",
                 fix=f"run {Command('place')} on this model",
                 where=str(self._model.path),
             )

@@ -61,7 +61,7 @@ def _requantize_slots(model: Model, edits: Iterable[SlotEdit], zeros: Mapping[Sl
         source = _source(edit, model, makers, node.input[change.slot.index])
         if source is None:
             raise UsageError(
-                f"the input of {change.slot} has no float form",
+                f"found no float tensor before the Q/DQ of node input {change.slot}",
                 fix="edit the node that produces this input",
                 where=str(model.path),
             )

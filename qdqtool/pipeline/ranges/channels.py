@@ -124,8 +124,8 @@ def _judge_channels(entry: Decision, largest: Floats, scale: float, *, scalable:
         severity=Severity.WARNING,
         subject=entry.slot.node,
         reason=f"the depthwise convolution reads {entry.tensor!r} with one scale, and {lost} of its "
-        f"{count_noun(live.size, 'channel')} never exceed {FEW_STEPS:g} steps: the largest channel reaches "
-        f"{live.max():.3g}, the smallest {live.min():.3g}, a step is {scale:.3g}",
+        f"{count_noun(live.size, 'channel')} never exceed {FEW_STEPS:g} steps of {scale:.3g}: magnitudes "
+        f"reach {live.max():.3g} in the largest channel, and {live.min():.3g} in the smallest",
         fix=fix,
         evidence=(Evidence(file="calibration.json", place=entry.tensor),),
         hazard="Channels that the scale rounds to zero are lost, and each output of a depthwise convolution reads one channel only.",

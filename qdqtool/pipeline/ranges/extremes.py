@@ -186,7 +186,7 @@ def _refusal(model: Model, tensor: str, emptied: _EmptiedTensor) -> InputFileErr
     nodes = dict.fromkeys(use.node.name for use in model.view.uses(tensor))
     return InputFileError(
         f"the value {emptied.value:.6g} in the tensor {tensor!r} makes its range so large that almost all other values become "
-        f"zero: {count_noun(emptied.left, 'value')} of {emptied.alive} left",
+        f"zero: {emptied.left} of {count_noun(emptied.alive, 'nonzero value')} would remain",
         fix="correct or remove the sample; if the value is correct, keep the nodes that read this tensor float: "
         f"{excluding(nodes)}",
         where=emptied.sample,

@@ -200,7 +200,7 @@ class SweepContext:
         held = every >= 2 * _ENOUGH if self.options.hold_back is None else self.options.hold_back
         if held and every < 2:
             raise UsageError(
-                "one evaluation sample cannot be split",
+                "a single evaluation sample cannot be split into two halves",
                 fix="pass more --eval-samples, or set sweep.hold_back=false",
                 where="sweep.hold_back",
             )

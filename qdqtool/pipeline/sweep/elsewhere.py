@@ -564,7 +564,9 @@ def refuse_own(flags: Sequence[str]) -> None:
     """
     for flag in parse_flags(flags):
         if flag.name in _OWN_FLAGS:
-            raise UsageError(f"--{flag.name} is set by {SCRIPT}", fix="remove this flag", where=str(flag))
+            raise UsageError(
+                f"--{flag.name} is set by {SCRIPT} itself", fix="remove this flag", where=str(flag)
+            )
         here = Path(flag.value or ".")
         if absolute(flag) != flag or (not here.is_absolute() and here.is_file()):
             raise UsageError(
@@ -597,7 +599,7 @@ def with_times(sweep: Sweep, path: Path) -> Sweep:
     times = read_times(path)
     if times.digest != digest(sweep):
         raise InputFileError(
-            "the file was measured for trials of another sweep",
+            "the file holds times for trials of another sweep",
             fix="export this sweep again with --export, and time the new files",
             where=str(path),
         )
