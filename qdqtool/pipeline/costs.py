@@ -548,7 +548,7 @@ def _complete_ranges(model: Model, placement: Placement, table: CalibrationTable
 
 
 def _fitting(table: CalibrationTable, model: Model, changed: Model) -> CalibrationTable:
-    """Return the ranges and bias shifts of a table that stay valid for `changed`, the model prepared anew."""
+    """Return the ranges and bias shifts of a table that stay valid for `changed`, the model prepared again."""
 
     def weights(model: Model, name: str) -> tuple[int, ...] | None:
         node = model.view.by_name.get(name)

@@ -1,4 +1,6 @@
-"""Digests of the code that determines results: if this code changes, steps run again. It consists of:
+"""Digests of the code that determines results: if this code changes, steps run again.
+
+It consists of:
 
 - all files of the packages `qdqtool` and `calibrators`: source, messages, pages, templates. The release alone would do for wheels,
   but it stays the same while a checkout changes;

@@ -1,4 +1,6 @@
-"""Chooses the range of each tensor, by these decisions in order (right: the module of each decision):
+"""Chooses the range of each tensor, by the decisions below, in this order.
+
+To the right of each decision is its module:
 
     a  tensors that must share a range           `placement.decide.effective`, `calibration.table.groups`
     b  equalization that the recipe names      `equalization`

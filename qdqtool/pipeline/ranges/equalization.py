@@ -1,4 +1,4 @@
-"""Scales channels before calibration, by one of the methods that `weights.equalize` in a recipe names:
+"""Scales channels before calibration, by a method that `weights.equalize` in a recipe names.
 
     cross-layer   weights before and after an activation get equal ranges per channel; needs no samples
     rotate        the residual stream of a transformer is rotated, so that outlier channels spread (`graph.rotation`)

@@ -66,7 +66,7 @@ _TIMEOUT_S: Final = 300.0
 
 
 class _Form(enum.Enum):
-    """Which nodes zero points may add to a network: all, none after pools, or none; tried in this order."""
+    """Nodes that zero points may add to a network: all, none after pools, or none; tried in this order."""
 
     ANY = "zero points"
     FUSED = "zero points, except after pools"

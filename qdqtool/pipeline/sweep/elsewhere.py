@@ -133,9 +133,7 @@ def host_of(word: str) -> Host:
 
 
 def plan(on: Sequence[str], folder: Path, count: int, trtexec: str = "") -> tuple[str, ...]:
-    """Return steps and commands by which a user times exported models by hand, without `time_on_all`.
-
-    `count` is the number of trials, 0 if unknown.
+    """Return the steps to time exported models by hand, without `time_on_all`; `count`: number of trials, 0 if unknown.
 
     Raises:
         UsageError: `on` is empty, or does not name hosts.
@@ -483,10 +481,7 @@ class MeasuredTimes:
         return f"{self.gpu} ({'; '.join(about)})" if about else self.gpu
 
     def is_launch_bound(self, name: str) -> bool:
-        """Return True if launching the kernels takes longer than running them.
-
-        The measured time then does not show how fast the kernels are.
-        """
+        """Return True if launching the kernels takes longer than running them, so that their speed does not show."""
         enqueue = self.enqueue.get(name) or [0.0]
         return median(enqueue) > median(self.rounds[name])
 
@@ -585,9 +580,7 @@ def _with_script(folder: Path, about: str, entries: Sequence[Mapping[str, Any]])
 
 
 def with_times(sweep: Sweep, path: Path) -> Sweep:
-    """Return the sweep with the measured times from the file `path`.
-
-    Trials without times in this file count as failed.
+    """Return the sweep with the measured times from the file `path`; trials without times in it count as failed.
 
     Raises:
         InputFileError: the file is damaged, or of another sweep.
@@ -687,10 +680,7 @@ def read_times(path: Path) -> MeasuredTimes:
 def _write_entry(
     model: Path, name: str, folder: Path, flags: Sequence[str], *, weakly: Sequence[str]
 ) -> Mapping[str, Any]:
-    """Write a model and return its manifest entry.
-
-    `weakly`: the flags, such as --int8, for a trtexec that does not support strong typing.
-    """
+    """Write a model and return its manifest entry; `weakly`: flags such as --int8, for trtexec without strong typing."""
     opened = load(model)
     write(opened, folder / f"{name}.onnx", step="sweep")
     shapes = shapes_of(opened)
