@@ -157,7 +157,7 @@ def _exact(layer: EngineLayer) -> tuple[int | None, int | None, int | None]:
 
 
 def _work(layer: EngineLayer) -> tuple[int | None, Gemm | None]:
-    """Return the MACs of a compute layer, and its size as a matrix product."""
+    """Return the MACs of a compute layer, and the rows, columns and summed length of its matrix product."""
     if layer.role is not Role.COMPUTE or not layer.inputs or not layer.outputs:
         return None, None
     left, result = without_block_scales(layer.inputs)[0].shape, layer.outputs[0].shape
@@ -187,7 +187,7 @@ def _convolution(
 
 
 def _positions(shape: Shape) -> int:
-    """Return N times the spatial positions of an N, C, ... tensor."""
+    """Return the batch size times the number of spatial positions of a tensor of shape (N, C, ...)."""
     return shape[0] * prod(shape[2:])
 
 
@@ -289,7 +289,7 @@ FINISHES, CONVERTS, COMPUTES, OTHERS = "finishes", "converts", "computes", "othe
 
 
 def kinds(engine: Engine) -> dict[str, int]:
-    """Count the kernels of an engine by their kind of work. Kernels that finish low-bit products are a separate kind."""
+    """Count the kernels of an engine by kind: compute, conversion, epilogue of a low-bit kernel, other."""
     finishers = {finisher.name for _, finisher in list_unfinished(engine)}
     words = {Role.COMPUTE: COMPUTES, Role.QDQ: CONVERTS}
     return dict(
@@ -314,10 +314,10 @@ def _read_bytes(views: list[int | None], whole: int) -> int | None:
 
 
 def epilogues(engine: Engine) -> tuple[tuple[EngineLayer, EngineLayer], ...]:
-    """Return each compute kernel with the kernel that only finishes its result element by element.
+    """Return each compute kernel with the separate elementwise kernel that computes its epilogue.
 
-    A device may compute both as one kernel. A finishing kernel must be the only reader of the result, and finishes
-    only the result of its last producer.
+    A device may compute both as one kernel. The epilogue kernel must be the only reader of the result. If it
+    reads several results, it belongs to their last producer.
     """
     kernels = engine.kernels
     readers: dict[str, list[EngineLayer]] = defaultdict(list)
@@ -338,10 +338,10 @@ def epilogues(engine: Engine) -> tuple[tuple[EngineLayer, EngineLayer], ...]:
 
 
 def list_unfinished(engine: Engine) -> tuple[tuple[EngineLayer, EngineLayer], ...]:
-    """Return each low-bit kernel that writes floats, with the kernel that finishes them, at the optimum shapes.
+    """Return each low-bit compute kernel that writes floats, with its epilogue kernel, at the optimum shapes.
 
-    TensorRT for RTX computes every low-bit product like this: the other kernel scales, adds the bias, computes the
-    activation and quantizes. A float product does all of this in its own kernel.
+    TensorRT for RTX computes every low-bit compute node like this: the epilogue kernel scales, adds the bias,
+    computes the activation and quantizes. A float compute kernel does all of this itself.
     """
     return tuple(
         (producer, finisher)
@@ -351,7 +351,7 @@ def list_unfinished(engine: Engine) -> tuple[tuple[EngineLayer, EngineLayer], ..
 
 
 def merge_finishers(engine: Engine) -> Engine:
-    """Return the engine as if each kernel of `list_unfinished` also did its finishing kernel's work."""
+    """Return the engine with each pair of `list_unfinished` merged into one kernel."""
     pairs = list_unfinished(engine)
     whole = {producer.name: _join_kernels(producer, finisher) for producer, finisher in pairs}
     gone = {finisher.name for _, finisher in pairs}
@@ -400,7 +400,7 @@ def _is_dynamic(layer: EngineLayer) -> bool:
 
 
 def _settle_layer(layer: EngineLayer, shapes: dict[str, Shape]) -> EngineLayer:
-    """Return the layer with shapes at the optimum, and record the shapes of its outputs for later layers."""
+    """Return the layer with dynamic dimensions at the optimum. Add its output shapes to `shapes`."""
     inputs = tuple(_at(tensor, shapes) for tensor in layer.inputs)
     copy = replace(layer, inputs=inputs)
     for tensor in layer.outputs:
@@ -446,7 +446,7 @@ def _derive_written_shape(layer: EngineLayer, dumped: EngineLayer, tensor: Engin
 
 
 def _keeps(layer: EngineLayer, tensor: EngineTensor) -> bool:
-    """Return True if a kernel writes as many elements as it reads: one input, one output, no sums and no repeats."""
+    """Return True if `tensor` is a result, not a block scale, of a kernel that is pointwise or converts."""
     return (layer.pointwise or layer.role is Role.QDQ) and tensor in without_block_scales(layer.outputs)
 
 
@@ -461,7 +461,7 @@ def _same_count(shape: Shape, source: Shape) -> Shape | None:
 def _same_dims(
     shape: Shape, read: tuple[EngineTensor, ...], dumped: tuple[EngineTensor, ...]
 ) -> Shape | None:
-    """Return a shape with dynamic dimensions filled in from inputs, if all inputs agree at this position."""
+    """Fill the dynamic dimensions of a shape from the same axes of the inputs; None if the inputs differ."""
     settled = list(shape)
     for place, dim in enumerate(shape):
         if dim >= 0:

@@ -107,7 +107,7 @@ class Explored:
     view: EngineView
 
     def of(self, layers: Iterable[EngineLayer]) -> list[LayerView]:
-        """Return these layers with their costs and times."""
+        """Return the views of `layers`, which have the costs and times."""
         return [self._views[id(layer)] for layer in layers]
 
     @cached_property
@@ -151,7 +151,7 @@ _NUMBERED = re.compile(r"[A-Za-z]+_\d+")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AlignedLayers:
-    """Layers of the left and of the right engine that do the same work, by position among the compute layers."""
+    """Layers of the left and right engine that do the same work, as indices into their compute layers."""
 
     left: tuple[int, ...]
     right: tuple[int, ...]
@@ -319,7 +319,7 @@ def _signature(layer: EngineLayer) -> _Signature:
 
 
 def computing(layers: tuple[EngineLayer, ...]) -> list[EngineLayer]:
-    """Return those of these layers that compute."""
+    """Return the compute layers, such as convolutions and matrix products."""
     return [layer for layer in layers if layer.role is Role.COMPUTE]
 
 
@@ -409,7 +409,7 @@ def _conversions(before: EngineTotals, after: EngineTotals) -> Iterator[Differen
 def _others(
     pairs: tuple[LayerPair, ...], before: EngineTotals, after: EngineTotals
 ) -> Iterator[DifferenceCause]:
-    """Yield the time of layers that neither multiply nor convert: the total minus the other causes."""
+    """Yield the time difference of all layers that are neither compute nor conversion."""
     compute = _sum_ms(list(pairs))
     spent = (before.ms, after.ms, before.conversion_ms, after.conversion_ms)
     if compute is None or None in spent or not pairs:

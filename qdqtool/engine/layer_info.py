@@ -76,7 +76,7 @@ def read(path: Path) -> Engine:
 
 
 def _tail(path: Path) -> str:
-    """Return the last characters of a file; an artefact states its kind after its data."""
+    """Return the end of a file as text: an artefact of qdqtool states its kind after its data."""
     with path.open("rb") as stream:
         stream.seek(max(0, path.stat().st_size - _EDGE))
         return stream.read().decode("utf-8", "replace")
@@ -106,7 +106,7 @@ def _text(text: str, *, where: str) -> Engine:
 
 
 def _complete_engine(engine: Engine) -> Engine:
-    """Add to an engine the facts that need all of its layers."""
+    """Return the engine with the facts that need all of its layers, such as roles and bindings."""
     return replace(
         engine,
         layers=with_profiles(settle_roles(engine.layers)),
@@ -179,7 +179,7 @@ _SILENT = re.compile(
 
 
 def lean(pieces: Iterable[str], path: Path) -> str:
-    """Join the pieces of a text. From long texts, remove log lines that are not about layers.
+    """Join the pieces of one text. If the text is long, remove log lines that are not about layers.
 
     Raises:
         InputFileError: the text without these lines is larger than 256 MiB.

@@ -192,7 +192,7 @@ def dot(view: EngineView, colours: Mapping[str, str]) -> str:
 
 
 def _map_passed(view: EngineView) -> dict[str, str]:
-    """Map each output of a layer without a kernel to the input whose values it has."""
+    """Map each output of a layer without a kernel to the layer's first input, which has the same values."""
     return {
         out.name: layer.inputs[0].name
         for layer in view.layers

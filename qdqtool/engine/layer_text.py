@@ -59,7 +59,7 @@ _BINDING = re.compile(r"^ +(Name: .*, IOMode: .*)$", re.MULTILINE)
 
 
 def is_dump(text: str) -> bool:
-    """Return True if `text` contains at least one record of this form."""
+    """Return True if `text` contains at least one `Name: ..., LayerType: ...` record of a layer dump."""
     return re.search(r"^(?:\[[^\]\n]*\] )*Name: .*, LayerType: ", text, re.MULTILINE) is not None
 
 
@@ -173,7 +173,7 @@ class _LayerLine(NamedTuple):
 
 
 def _lines(text: str, at: int = 0) -> Iterator[_LayerLine]:
-    """Yield the `Layer(...)` lines after `at`. A name may contain anything; the last tactic is the layer's."""
+    """Yield the `Layer(...)` lines after `at`. The last tactic of a line counts: names may hold others."""
     while (start := _START.search(text, at)) is not None:
         at = text.find("\n", start.end())
         at = len(text) if at < 0 else at

@@ -135,7 +135,7 @@ def _ranges(opened: sqlite3.Connection, tables: set[str]) -> list[Range]:
 
 
 def in_order(ranges: Iterable[Range]) -> list[Range]:
-    """Sort ranges in the order that `profile_of` expects."""
+    """Sort NVTX ranges by thread and start, the outer range before the inner one."""
     return sorted(ranges, key=lambda row: (row[0], row[1], -row[2]))
 
 
@@ -198,7 +198,7 @@ def is_nsight(text: str) -> bool:
 
 
 def read_nsight(text: str) -> Profile:
-    """Read the ranges of an `nsys stats` report. Ranges around whole inferences are omitted."""
+    """Read the layer times in a report of `nsys stats`. Omit ranges around whole inferences."""
     totals: dict[str, float] = defaultdict(float)
     instances: dict[str, int] = {}
     medians: dict[str, float | None] = {}
@@ -298,7 +298,7 @@ _Found = tuple[int, int, int, str | int, int]
 
 
 def is_nsight_lines(head: str) -> bool:
-    """Return True if a text that begins like this is a JSON-lines export of Nsight Systems."""
+    """Return True if a file that begins with `head` is a JSON-lines export of Nsight Systems."""
     return _BEGINS.match(head) is not None and _EVENT.search(head) is not None
 
 
@@ -337,7 +337,7 @@ class _Events:
         return len(self._ranges) + len(self._calls) + len(self._kernels) + len(self._domains)
 
     def take(self, event: dict[str, Any]) -> None:
-        """Keep the events in one line of an Nsight Systems export."""
+        """Store the range, call, kernel or texts of one line of an Nsight Systems export."""
         texts = event.get("data")
         if isinstance(texts, list) and not self._texts:
             self._texts = texts

@@ -263,7 +263,7 @@ def read_profile(path: Path) -> Profile:
 
 
 def read_profile_text(text: str, *, where: str) -> Profile:
-    """Return the times that `text` holds; `where` names it in messages.
+    """Return the layer times in `text`; `where` names the source of the text in messages.
 
     Raises:
         InputFileError: `text` is in no known form of profile, or holds no row, or would fill the memory.

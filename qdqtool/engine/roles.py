@@ -81,7 +81,7 @@ def dequantizes_first(layer: EngineLayer) -> bool:
 
 
 def is_pointwise(layer: EngineLayer, role: Role) -> bool:
-    """Return True if a generated kernel with this role works element by element, so that a compute kernel could include it."""
+    """Return True if a generated kernel is elementwise, so that a compute kernel could include it."""
     named = frozenset(words(layer))
     joins = "Conc" in named and len(layer.inputs) > 1
     return role in {Role.OTHER, Role.QDQ} and bool(named) and named <= _POINTWISE and not joins
@@ -186,7 +186,7 @@ def weight(layer: EngineLayer) -> EngineTensor | None:
 def without_block_scales(
     tensors: tuple[EngineTensor, ...], beside: tuple[EngineTensor, ...] = ()
 ) -> tuple[EngineTensor, ...]:
-    """Return the tensors without block scales, also without block scales of the tensors in `beside`.
+    """Return `tensors` without block scales. The types in `tensors` and `beside` identify block scales.
 
     Examples are FP8 beside FP4 (NVFP4) and powers of two beside FP8 (MXFP8).
     """
@@ -199,14 +199,17 @@ def without_block_scales(
 
 
 def _multiplies_two_inputs(layer: EngineLayer) -> bool:
-    """Return True if the second run-time input may be an operand: an added input would have the shape of the result."""
+    """Return True if the second run-time input may be multiplied: its shape is not the shape of a result.
+
+    An input that is only added (a residual) has the shape of the result.
+    """
     results = {tensor.shape for tensor in layer.outputs}
     second = without_block_scales(layer.inputs)[1:2]
     return any(tensor.shape is not None and tensor.shape not in results for tensor in second)
 
 
 def _spreads(constant: EngineTensor) -> bool:
-    """Return True if a constant has one number per channel, as [1, C, 1, 1], so that nothing is summed."""
+    """Return True if a constant has one value per channel, as [1, C, 1, 1]: it is not a weight matrix."""
     shape = constant.shape or ()
     return bool(shape) and shape[0] == 1 and sum(dim != 1 for dim in shape) < 2
 

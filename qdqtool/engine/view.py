@@ -232,7 +232,10 @@ FORMAT = "from the log"
 
 
 def with_weights(engine: Engine, network: LogNetwork) -> Engine:
-    """Give compute layers without listed weights the weight and bias of their only node."""
+    """Give each compute layer without listed weights the weight and bias of its ONNX node.
+
+    A layer of several compute nodes is skipped.
+    """
     nodes = {node.name: node for node in network.nodes if node.op in PRODUCTS and len(node.inputs) > 1}
     running = _running(network)
     return replace(engine, layers=tuple(_complete_layer(layer, nodes, running) for layer in engine.layers))

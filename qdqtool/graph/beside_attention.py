@@ -103,7 +103,7 @@ def _is_bias(view: GraphView, node: Node) -> bool:
 
 
 def _follow_axis(view: GraphView, node: Node, axis: int) -> int:
-    """Return the axis of a node's output that holds the columns of a weight; -1 if unknown.
+    """Return the axis of a node's output that corresponds to the columns of a weight matrix; -1 if unknown.
 
     If the columns were reshaped into several axes, it is the outermost of them.
     """

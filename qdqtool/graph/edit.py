@@ -163,7 +163,10 @@ class Edit:
             self._makers[tensor] = node
 
     def redirect(self, old: str, new: str) -> None:
-        """Connect every consumer of `old` to `new` instead. Misses inputs that were changed by hand after the first call."""
+        """Connect every consumer of `old` to `new` instead.
+
+        Misses inputs that were changed without `connect` after the first call.
+        """
         for node in self._reading().pop(old, []):
             for index, name in enumerate(node.input):
                 if name == old:

@@ -1,4 +1,4 @@
-"""Last operators of a network that hide its noise, and the tensors that are compared instead of the outputs.
+"""Tensors to compare instead of network outputs, because the last operators can hide network noise.
 
     x - ... - MatMul - scores - Softmax - Reshape - output
 
@@ -53,7 +53,7 @@ Reading = tuple[str, int]
 
 
 def endings(view: GraphView, *, softmax: bool = True) -> dict[str, tuple[Reading, ...]]:
-    """Return the node inputs to compare instead of each output; omit outputs that are compared unchanged.
+    """Return, for each output, the node inputs to compare instead; omit outputs that are compared themselves.
 
     For a softmax, the result is the input of the softmax, unless `softmax` is False. For a softmax that is written as
     exponentials over their sum, it is the input of the node that subtracts the largest score, or of the exponential.
@@ -90,7 +90,7 @@ def is_chosen(view: GraphView, output: str) -> bool:
 
 
 def in_front_of(view: GraphView, ops: AbstractSet[str]) -> tuple[str, ...]:
-    """Return the tensors at which the model must end to lose these operators.
+    """Return the tensors to make model outputs, so that the operators `ops` at the end are cut off.
 
     The result has the tensors from which outputs are selected, and all other outputs.
 
@@ -126,7 +126,10 @@ def scores(view: GraphView, ends: Mapping[str, tuple[Reading, ...]]) -> dict[str
 
 
 def quantities(view: GraphView, ends: Mapping[str, tuple[Reading, ...]]) -> tuple[tuple[str, ...], ...]:
-    """Group the names that `scores` returns by quantity. Parts at the same position of their Concats are one quantity."""
+    """Group the names from `scores`; a group measures one quantity.
+
+    Parts at the same input of different Concats of one output are one quantity.
+    """
     groups: dict[tuple[str, str, int], list[str]] = {}
     for info in view.outputs:
         read = ends.get(info.name, ((info.name, 0),))
@@ -195,7 +198,7 @@ def _find_joined_parts(view: GraphView, output: str) -> Iterator[Reading]:
 
 
 def _find_choices(view: GraphView, output: str) -> tuple[Reading, ...]:
-    """Return the values after the last network layers from which an output was chosen; () if nothing was chosen."""
+    """Return the values after the last layers from which an output was selected; () if none was selected."""
     tail = _tail(view, output)
     behind: set[str] = set()
     for node in tail:
@@ -236,7 +239,7 @@ def _tail(view: GraphView, output: str) -> list[Node]:
 
 
 def _is_computed(view: GraphView, tensor: str, apart_from: AbstractSet[str]) -> bool:
-    """Return True if a layer or a model input feeds a tensor on a path without the tensors of `apart_from`.
+    """Return True if a layer or a model input feeds `tensor` on a path that avoids `apart_from`.
 
     For example, a mask of anchors depends on neither.
     """

@@ -93,7 +93,7 @@ def shared_scalables(view: GraphView) -> tuple[Scalable, ...]:
 
 
 def cross_layer(view: GraphView, among: Iterable[Scalable]) -> WeightChanges:
-    """Return weights with equal ranges per channel before and after each tensor; needs no samples."""
+    """Return weights scaled to equal ranges per channel before and after each tensor; needs no samples."""
     values: dict[str, NDArray[Any]] = {}
     chosen = [scalable for scalable in among if scalable.divided and scalable.weight]
     for _ in range(_SWEEPS):
@@ -134,7 +134,7 @@ def scaled_input(scalable: Scalable, factors: Factors) -> ScaledInput:
 
 
 def migration(amax: NDArray[Any], weights: NDArray[Any], strength: float) -> Factors:
-    """Return SmoothQuant's factors: the share `strength` of the activation's channel spread moves to the weights.
+    """Return SmoothQuant's factors: activations are divided, weights multiplied, channel by channel.
 
     Args:
         amax: largest magnitude of every channel of the activation.
@@ -174,7 +174,10 @@ def read_energy(
     values: Mapping[str, NDArray[Any]] = MappingProxyType({}),
     most: int | None = None,
 ) -> NDArray[np.float64]:
-    """Return the sum of squares of the weights that multiply each channel; arguments as for `behind`."""
+    """Return the sum of squares of the weights per channel, over all outputs or about `most` outputs.
+
+    `values` holds constants that have changed.
+    """
     energies = [_energy(_rows(view, values, r, most)) for r in scalable.readers]
     summed: NDArray[np.float64] = np.sum(energies, axis=0)
     return summed
@@ -237,7 +240,7 @@ def weight_noise(
     energy: Factors,
     values: Mapping[str, NDArray[Any]] = MappingProxyType({}),
 ) -> float:
-    """Return the energy that 8-bit rounding of the scaled layers' weights adds, with one scale per output.
+    """Return the noise energy in the outputs from 8-bit rounding of the scaled weights, one scale per output.
 
     Args:
         view: the graph.
@@ -442,7 +445,7 @@ def _read_axis(reader: WeightedLayer) -> int:
 
 
 def _middle(values: NDArray[Any], fires: NDArray[np.bool_]) -> float:
-    """Return the geometric mean over the channels that are not always zero; factors are divided by it."""
+    """Return the geometric mean of `values` over the channels that are not always zero."""
     return float(np.exp(np.log(values[fires]).mean())) if fires.any() else 1.0
 
 

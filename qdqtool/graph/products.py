@@ -55,7 +55,7 @@ class InputReading:
     axis: int = -1
 
     def rows(self, value: NDArray[Any], most: int) -> NDArray[np.float32]:
-        """Return the values that the weights multiply, (groups, at most `most` rows, columns), from the whole tensor.
+        """Return the values that the weights multiply as (groups, rows, columns), with at most `most` rows.
 
         Args:
             value: the tensor's value for one or more samples.
@@ -195,7 +195,7 @@ def _convolution(node: Node, shape: tuple[int, ...]) -> InputReading:
 
 
 def _pick_positions(count: int, most: int) -> NDArray[np.intp]:
-    """Return `most` of `count` positions, irregular but reproducible, so that they do not follow image rows."""
+    """Draw `most` of `count` positions at random, but reproducibly: regular steps could follow image rows."""
     if count <= most:
         return np.arange(count)
     return np.sort(np.random.default_rng(count).choice(count, most, replace=False))

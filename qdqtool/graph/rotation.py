@@ -30,7 +30,7 @@ _NORM: Final = "RMSNormalization"
 
 
 class _NotExactError(Exception):
-    """Raised for a stream that a rotation would change."""
+    """Raised for a residual stream whose rotation would change the function of the model."""
 
 
 @dataclass(kw_only=True)
@@ -107,7 +107,7 @@ def _constant(view: GraphView, name: str) -> NDArray[Any]:
 
 
 def _trace_stream(view: GraphView, source: str, tensors: set[str]) -> _Stream:
-    """Follow a residual stream through `source` in both directions; collect its tensors in `tensors`.
+    """Follow the residual stream of tensor `source` in both directions; add its tensors to `tensors`.
 
     Raises:
         _NotExactError: a node reads or writes the stream in a way that a rotation would change.
@@ -235,7 +235,7 @@ def _find_scaled_tensor(view: GraphView, node: Node) -> str | None:
 
 
 def _is_gained(view: GraphView, node: Node, tensor: str) -> bool:
-    """Return True if a node multiplies the channels of a normalized tensor by constants, maybe the norm itself."""
+    """Return True if a node is RMSNormalization of `tensor`, or scales a normalized `tensor` by constants."""
     if node.op == _NORM:
         return node.inputs[0] == tensor and node.integer("axis", -1) == -1
     factors = [name for name in node.inputs if name != tensor]

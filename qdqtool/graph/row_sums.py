@@ -116,19 +116,19 @@ class RowSums:
         return max((self._depth.get(maker.name, 0) for maker in makers if maker is not None), default=0)
 
     def _is_made_at(self, node: Node, here: int) -> bool:
-        """Return True if the kernel of depth `here` contains a node, or may contain it as its only reader."""
+        """Return True if the kernel at depth `here` contains a node, or is the only reader of its row sum."""
         if self._depth[node.name] == here:
             return True
         uses = [use.node for output in node.outputs for use in self._view.uses(output)]
         return node.op in ROW_SUMS and all(self._before(use) == here for use in uses)
 
     def _ends(self, node: Node) -> bool:
-        """Return True if a kernel cannot continue after this node."""
+        """Return True if the nodes after this node are in another kernel."""
         other_sum = bool(_find_summed_axes(self._view, node)) and not self._rows(node)
         return node.op in PRODUCTS | OWN_KERNELS or other_sum
 
     def _rows(self, node: Node) -> int:
-        """Return the number of rows that a node sums along the last axes in one kernel; 0 for other sums."""
+        """Return the number of rows that a node sums along the last axes; 0 for other, short or long sums."""
         summed, sizes = _find_summed_axes(self._view, node), self._sizes(node.inputs[0])
         wide = [axis for axis, size in enumerate(sizes) if size != 1]
         along = [axis for axis in wide if axis in summed]
@@ -141,7 +141,7 @@ class RowSums:
         return prod(sizes) // length
 
     def _is_as_large(self, node: Node, tensor: str) -> bool:
-        """Return True if a node sums at least as many rows, or returns at least as many values, as `tensor` has.
+        """Return True if a node sums at least the rows of `tensor`, or returns at least as many values.
 
         A kernel ends if its values spread to more elements.
         """

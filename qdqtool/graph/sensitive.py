@@ -171,7 +171,7 @@ class Counting:
                 yield name, "an index or a length", False
 
     def _keep(self, tensor: str, word: str, nodes: dict[str, str]) -> None:
-        """Add to `nodes` the nodes that compute this tensor by arithmetic from model inputs and integers."""
+        """Add the nodes that compute `tensor` from model inputs and integers to `nodes`, with `word`."""
         waiting = [tensor]
         while waiting:
             here = waiting.pop()

@@ -30,7 +30,7 @@ _MOST: Final = 1 << 30
 
 
 def has_pattern(value: NDArray[Any], axis: int) -> bool:
-    """Return True if two or more of every four neighbors along an axis are zero, and no more than pruning makes zero."""
+    """Return True if at least 2 of every 4 neighbors along an axis are zero, and at least 30 % are not."""
     length = value.shape[axis] if value.ndim > axis else 0
     if length < _GROUP or length % _GROUP:
         return False

@@ -260,7 +260,9 @@ def _batches(
     values: Mapping[str, NDArray[Any]],
     constant: Callable[[str], onnx.TensorProto | None],
 ) -> Iterator[tuple[list[onnx.NodeProto], dict[str, onnx.TensorProto] | None]]:
-    """Yield groups of nodes to confirm, with the constants that they read. An output of one group is a constant of the next.
+    """Yield groups of nodes for onnxruntime to compute, each with the constants that the nodes read.
+
+    A result of one group is a constant of the next group.
 
     A node that is too large for a message comes alone and without constants: nothing confirms it.
     """
@@ -295,7 +297,10 @@ def _by_onnxruntime(
     values: Mapping[str, NDArray[Any]],
     opset: int,
 ) -> dict[str, NDArray[Any]] | None:
-    """Return the outputs that onnxruntime computes, FP32 if NumPy lacks the type; None if the child process failed."""
+    """Return the outputs of `nodes` as onnxruntime computes them; None if the child process failed.
+
+    Outputs of types that NumPy lacks, such as BF16, are returned as FP32.
+    """
     names = [name for node in nodes for name in node.output if name]
     foreign = {name: f"{name}/as FP32" for name in names if not _is_native(values[name].dtype)}
     graph = helper.make_graph(
@@ -319,7 +324,7 @@ def _by_onnxruntime(
 
 
 def _casts(node: onnx.NodeProto, foreign: Mapping[str, str]) -> list[onnx.NodeProto]:
-    """Return a Cast to FP32 for each output of a node that has an FP32 name in `foreign`."""
+    """Return a Cast to FP32 for each output of a node in `foreign`, which maps outputs to Cast results."""
     names = [name for name in node.output if name in foreign]
     return [helper.make_node("Cast", [name], [foreign[name]], to=onnx.TensorProto.FLOAT) for name in names]
 

@@ -311,7 +311,7 @@ NEWEST_COMPUTED = 27
 
 
 def means_the_same_lower(proto: onnx.ModelProto) -> bool:
-    """Return True if the model's opset is newer than onnxruntime supports, but every node means the same in a supported one.
+    """Return True if the opset is too new for onnxruntime, but its newest opset has the same operators.
 
     If a version of an operator only accepts more types, its attributes and its text equal those of the version
     before. The caller checks the types. Local functions declare opsets of their own, so models that hold some count

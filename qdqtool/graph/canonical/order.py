@@ -211,7 +211,7 @@ def _trouble(proto: onnx.ModelProto) -> str:
 
 
 def _size(calls: Counter[_Name], size: dict[_Name, int]) -> int:
-    """Return the number of nodes after these function calls are inlined; other operators count as one."""
+    """Return the number of nodes after all calls are inlined: `size` per function, 1 per other operator."""
     return sum(count * size.get(name, 1) for name, count in calls.items())
 
 

@@ -77,7 +77,7 @@ def solve_dim(dim: Dim, required: Dim) -> tuple[str, int]:
 
 
 def length_of(dim: int | str, lengths: Mapping[str, int]) -> int | None:
-    """Return the length of a dimension if the symbols have these lengths; None for an expression that `symbols` does not write.
+    """Return the length of a dimension if the symbols have these lengths; None for other forms of expression.
 
     >>> length_of("height/4+1", {"height": 32})
     9
@@ -329,14 +329,14 @@ def _type_by_schema(
 
 
 def _resolve_types(light: onnx.ModelProto) -> dict[str, onnx.ValueInfoProto]:
-    """Return types and shapes that trial runs with numbers instead of symbols find; see `symbols`."""
+    """Return types and shapes from trial runs, in which a number replaces each symbol; see `symbols`."""
     content = run_pass("resolve", light, opset=default_opset(light))
     values = onnx.GraphProto.FromString(content).value_info
     return {value.name: value for value in values if _is_possible(value)}
 
 
 def _fill_dims(value: onnx.ValueInfoProto, plain: onnx.ValueInfoProto | None) -> onnx.ValueInfoProto:
-    """Give unknown dimensions the names that onnx made up. Two dimensions with one name are equal."""
+    """Copy symbols that onnx made up from `plain` to unknown dimensions. Equal symbols: equal lengths."""
     dims = value.type.tensor_type.shape.dim
     plain_dims = () if plain is None else plain.type.tensor_type.shape.dim
     if len(dims) == len(plain_dims):

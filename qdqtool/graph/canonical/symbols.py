@@ -209,7 +209,7 @@ class _Sizes:
 
 
 def _hand_on(node: onnx.NodeProto, lengths: dict[str, list[Length | None]], checks: _Sizes) -> None:
-    """Add output lengths of a node that inference leaves unknown: rounded by a window, or copied from an input."""
+    """Set unknown output lengths of a node, from its window (Conv, pooling) or equal to an input length."""
     shapes = [lengths.get(name, []) for name in node.input]
     windows: list[Length | None] = []
     if shapes and len(shapes[0]) > _SPATIAL:
@@ -245,7 +245,7 @@ def _even(symbols: tuple[str, ...]) -> list[dict[str, int]]:
 
 
 class _Probes:
-    """Trial runs with the smallest multiples that the model accepts as lengths.
+    """Trial runs of shape inference; input lengths are multiples of the smallest possible divisors.
 
     A run is rejected if an operator fails that accepts the even numbers. Such a run describes sizes that the model
     does not accept. The shapes after the failed operator are unknown, so only accepted runs can contradict
@@ -326,7 +326,10 @@ class _Probes:
         high: int = _MANY,
         rests: Mapping[str, int] = MappingProxyType({}),
     ) -> list[SizedRun]:
-        """Return a list with one trial run, with multiples of the divisors plus `rests`; empty if the model rejects it."""
+        """Return a list with one trial run at random multiples of the divisors plus `rests`.
+
+        The list is empty if the model rejects these lengths.
+        """
         factors = self._factors(max(divisors.values()), low, high)
         numbers = {
             symbol: divisor * factor + rests.get(symbol, 0)
@@ -336,7 +339,7 @@ class _Probes:
         return [run] if run.passes(self._expected) else []
 
     def _factors(self, divisor: int, low: int, high: int) -> list[int]:
-        """Return different factors without small divisors, so that no length looks like a padded one."""
+        """Return a different random factor per symbol, without the small divisors of padded lengths."""
         high = min(high, _MOST // divisor)
         low = min(low, _LEAST) if high < low else low
         count = len(self._symbols)
@@ -353,7 +356,7 @@ def _is_odd(number: int) -> bool:
 
 
 def _length(moved: Shape, runs: Sequence[SizedRun], checks: _Checks) -> Length | None:
-    """Return the expression of a dimension with length `moved[i]` in trial run `i`; None if none agrees with the checks."""
+    """Return the expression of a dimension with length `moved[i]` in run `i`; None if `checks` reject all."""
     forms = _forms(moved, [run.numbers for run in runs])
     true = (form for form in forms if all(form.fits(size, numbers) for numbers, size in checks))
     return min(true, default=None, key=lambda form: abs(form.offset))
@@ -495,7 +498,7 @@ class SizedRun:
         return all(end is None or end.offset > 0 for end in compute_window_lengths(node, places, kernel))
 
     def _is_small(self, node: onnx.NodeProto, names: set[str]) -> bool:
-        """Return True if no output of a node is known to be large. A few numbers can ask for terabytes."""
+        """Return True if no output of a node is known to be large. Short constants can ask for terabytes."""
         shapes = map(_numbers, (self._infer_outputs(node, names) or {}).values())
         return all(math.prod(shape) <= _SMALL for shape in shapes if shape is not None)
 

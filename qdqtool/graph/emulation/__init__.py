@@ -1,1 +1,1 @@
-"""Models that compute on onnxruntime the results of low-precision kernels: integers, blocks, wide epilogues."""
+"""Models with which onnxruntime gives the results of INT8, FP4 and FP8 kernels, with FP32 epilogues."""

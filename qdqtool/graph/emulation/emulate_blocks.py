@@ -42,9 +42,9 @@ _SLACK: Final = 1e-5
 
 
 def block_emulation(source: Model | Path | bytes) -> bytes | None:
-    """Return an equivalent model without blocks of FP4 and FP8, which needs no kernels for them.
+    """Return an equivalent model that emulates blocks of FP4 and FP8, for runtimes without such kernels.
 
-    None if the model has nothing of the kind, holds blocks that are not the quantization of a slot, or is too large.
+    None if the model has no such blocks, has Q/DQ that `lift` leaves in the graph, or is too large.
     """
     model = source if isinstance(source, Model) else open_model(source)
     if model is None or weight_bytes(model) >= SINGLE_FILE_LIMIT // 4:
@@ -124,7 +124,7 @@ class _Blocks:
         return self._node("Cast", [whole], to=element)
 
     def _folded_shape(self, shape: str, entry: Quantization) -> str:
-        """Return the shape [..., K / block, block, ...] for a tensor [..., K, ...] with any other dimensions."""
+        """Return the shape [..., K / block, block, ...] of a tensor [..., K, ...] with axis K in blocks."""
         axis = entry.axis or 0
         index = np.asarray([axis], np.int64)
         before = self._node("Slice", [shape, self._int([0]), self._int([axis])])

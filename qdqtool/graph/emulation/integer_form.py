@@ -56,7 +56,7 @@ class Operand:
 
 
 class Operands:
-    """Finds operands in a model under edit; caches each answer."""
+    """Finds the INT8 operands in a model under edit; caches each answer."""
 
     def __init__(self, edit: Edit) -> None:
         self._edit = edit
@@ -96,7 +96,7 @@ class Operands:
         return zero is not None and zero.dtype == np.int8 and not zero.any()
 
     def _constant(self, tensor: str) -> tuple[NDArray[Any] | None, NDArray[Any] | None]:
-        """Return the floats that are quantized to `tensor`, and its integers; None instead of values that are not constant."""
+        """Return the floats before the Q of `tensor`, and its integers; None for each non-constant one."""
         node = self._makers.get(tensor)
         floats = self._edit.value(node.input[0]) if node is not None and node.op_type == QUANTIZE else None
         return floats, self._edit.value(tensor)

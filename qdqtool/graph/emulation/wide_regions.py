@@ -30,7 +30,7 @@ class Wide:
 
 
 def widen(edit: Edit, wide: dict[str, Wide], regions: Regions | None, path: Path) -> None:
-    """Compute the nodes after an FP32 result in FP32, up to the end of its kernel.
+    """Change to FP32 the nodes that follow an FP32 result inside the same TensorRT kernel.
 
     `wide` holds FP16 results by name and grows. A node belongs to the kernel before it if a region contains both.
     Without regions, it belongs if it is a usual epilogue and the only consumer. A QuantizeLinear takes the FP32 value

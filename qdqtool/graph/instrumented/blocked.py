@@ -80,7 +80,9 @@ def with_stand_ins(
     view: GraphView,
     tail: Tail | None = None,
 ) -> StandIns | None:
-    """Return the model with placeholders for Q/DQ pairs whose scale is one of these inputs; None if this saves nothing.
+    """Return the model with placeholders for Q/DQ pairs with a scale in `scales`; None if impossible.
+
+    None also if there are no bias shifts.
 
     `shifts` maps each convolution to the tensor that is added to its bias. `view` has the shapes of the weights.
     `tail` is the part that is added after the model.
@@ -149,7 +151,7 @@ def _all_single(edit: Edit, scales: Collection[str]) -> bool:
 def _find_shifted_names(
     readers: Mapping[str, Sequence[tuple[onnx.NodeProto, int]]], node: Node, shift: str, view: GraphView
 ) -> tuple[tuple[str, ...], int, str]:
-    """Return the possible names of a convolution after fusion, its number of channels, and its shift.
+    """Return the possible output names of a convolution after fusion, its channel count and its bias shift.
 
     If the convolution is fused with a factor, or with another node that changes the meaning of its bias, none of
     these names exists.
@@ -225,7 +227,7 @@ def _pair(node: onnx.NodeProto, stand_in: StandIns) -> list[onnx.NodeProto]:
 def _with_shift(
     graph: onnx.GraphProto, node: onnx.NodeProto, filling: int, shift: str
 ) -> list[onnx.NodeProto]:
-    """Add the shift to the bias of a convolution and return the new nodes. Channels that pad its last block get no shift."""
+    """Add the shift to the bias of a convolution; return the new nodes. Filling channels get no shift."""
     added = []
     if filling:
         zeros = f"{shift}_filling"

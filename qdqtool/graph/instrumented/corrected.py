@@ -66,7 +66,7 @@ class Means:
     taps: Mapping[str, NDArray[np.float32]]
 
     def without(self, model: Model) -> Means:
-        """Return a copy with another model, so that the memory of the old model can be freed."""
+        """Return a copy that refers to `model`, so that the memory of the current model can be freed."""
         return replace(self, model=model)
 
     def of(self, values: Sequence[Mapping[str, NDArray[Any]]]) -> dict[str, NDArray[np.float32]]:
@@ -403,7 +403,10 @@ class _Builder:
         return self._new(op, [tensor], axes=axes, keepdims=0)
 
     def _means(self, tensor: str, rank: int, axis: int, split: str) -> str:
-        """Return the means of channels per sample, (samples, channels). A multiple of the batch is split by sample."""
+        """Return the means of channels per sample, (samples, channels).
+
+        If the batch is a multiple of the samples (such as windows), `split` groups its rows by sample.
+        """
         axes = [dim for dim in range(1, rank) if dim != axis]
         flat = self.reduce("ReduceMean", tensor, axes) if axes else tensor
         # Rows of one sample lie together; the 0 of `split` takes the dimension at that place, which has one less.
@@ -425,9 +428,10 @@ class _Builder:
 def _inside(
     node: onnx.NodeProto, image: Sequence[int | str] | None, weight: Sequence[int | str]
 ) -> NDArray[np.float32] | None:
-    """Return the share of output positions at which each kernel tap reads the image and not padding, (1, 1, *kernel).
+    """Return, for each kernel tap, the share of output positions at which it reads the image and not padding.
 
-    None if all taps read the image at every position, or if the size of the image is unknown.
+    The shape is (1, 1, *kernel). None if all taps read the image at every position, or if the image has an
+    unknown size.
     """
     attributes = {field.name: helper.get_attribute_value(field) for field in node.attribute}
     kernel = [size for size in weight[2:] if isinstance(size, int)]

@@ -93,7 +93,7 @@ def _split_stages(
     nodes: Mapping[int, list[onnx.NodeProto]],
     foreign: Mapping[int, list[Node]],
 ) -> tuple[CutStage, ...]:
-    """Return the stages with these nodes, and the tensors that pass between them."""
+    """Return the stages: their nodes, their unsupported operators, and the tensors that stages pass on."""
     returned = {value.name for value in proto.graph.output}
     constants = {tensor.name for tensor in proto.graph.initializer}
     parts = []

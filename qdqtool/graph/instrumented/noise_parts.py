@@ -199,7 +199,7 @@ class _Parts:
         )
 
     def _input(self, node: onnx.NodeProto, pair: QdqPair) -> tuple[InputParts, str]:
-        """Return the description of an input, and the name of the input after clipping only."""
+        """Return the outputs that describe an input, and the name of the clipped, unrounded input."""
         tensor, step, zero = pair.tensor, pair.scale[0], pair.zero_point[0] if pair.zero_point else 0
         low, high = ((end - zero) * step for end in _ends(pair.dtype))
         dtype = np.dtype(np.float16 if self._view.info(tensor).dtype is DType.FLOAT16 else np.float32)

@@ -196,7 +196,7 @@ class StagedModel:
         return sum(wide_bytes(tensor) for tensor in self._model.proto.graph.initializer)
 
     def stored(self, folder: Path) -> dict[str, onnx.TensorProto]:
-        """Write the heavy weights to `folder`; return, by name, the references to them for models in `folder`.
+        """Write the heavy weights to a file in `folder`; return the references to them by constant name.
 
         Results of weight pairs are written too, and FP16 and BF16 as FP32: onnxruntime would compute both for each session.
         """
@@ -287,7 +287,7 @@ class StagedModel:
         return self.nodes[0]
 
     def _original(self, held: onnx.TensorProto, before: onnx.TensorProto | None, name: str) -> str:
-        """Return the constant with the float model's values of the stored weight `held`; "" if there is none."""
+        """Return the constant with the unrounded values of the stored weight `held`; "" if there is none."""
         if before is None or list(before.dims) != list(held.dims):
             return ""
         if held.name not in self._unrounded:

@@ -380,7 +380,7 @@ _numbers: Final = count()
 
 
 def is_worth(tensor: onnx.TensorProto) -> bool:
-    """Return True if a weight is large enough to stay in its file. Tensors that onnx's passes read are not."""
+    """Return True if a weight is large enough to stay in its file, and no onnx pass needs its values."""
     return is_heavy(tensor) and (byte_size(tensor) or 0) >= HEAVY
 
 

@@ -233,7 +233,7 @@ def _too_early(proto: onnx.ModelProto, reason: str) -> tuple[str, str] | None:
 
 
 def _hide_unknown(light: onnx.ModelProto) -> None:
-    """Move operators without a schema to a domain that onnx's checker ignores, because it would stop there."""
+    """Move operators without a schema to a domain that onnx's checker ignores: it would stop at them."""
     opsets = {
         "" if entry.domain == "ai.onnx" else entry.domain: entry.version for entry in light.opset_import
     }
@@ -354,7 +354,7 @@ def _is_finite(values: NDArray[Any]) -> bool:
 
 
 def check_values(graph: onnx.GraphProto, path: Path) -> tuple[str, ...]:
-    """Return notes on constants with infinity for a good reason, such as masks and bounds.
+    """Return notes on constants that hold infinity but are no weights, such as masks and bounds.
 
     Raises:
         InputFileError: a constant holds NaN, or a weight holds infinity.

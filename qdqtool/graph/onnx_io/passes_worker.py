@@ -99,7 +99,9 @@ def _compute_outputs(model: onnx.ModelProto) -> onnx.GraphProto:
 def _run_all(
     model: onnx.ModelProto, good: list[onnx.NodeProto], nodes: list[onnx.NodeProto]
 ) -> tuple[list[onnx.NodeProto], dict[str, Any]]:
-    """Return the nodes that onnxruntime runs, among `good` and `nodes`, and their outputs.
+    """Return the nodes that onnxruntime can run among `good` and `nodes`, and their outputs.
+
+    The nodes in `good` are known to run.
 
     Halves a failing group down to one node.
     """

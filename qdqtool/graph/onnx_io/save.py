@@ -25,7 +25,7 @@ _log = logging.getLogger(__name__)
 
 
 def disagreement(proto: onnx.ModelProto) -> str | None:
-    """Return onnx's message about the first node whose types or shapes do not fit; None if all nodes fit.
+    """Return onnx's message about the first node with contradictory types or shapes; None if there is none.
 
     If inference exceeds the memory or time for a model of this size, the result is None.
     """
@@ -126,7 +126,7 @@ def save_around(model: Model, path: Path) -> Path | None:
 def leave_in_place(
     heavy: Sequence[onnx.TensorProto], data: Path
 ) -> tuple[Path | None, tuple[onnx.TensorProto, ...]]:
-    """Return the folder of the weights that stay in their files, and the tensors that stand for all weights in the model.
+    """Return the folder of the weights that stay in their files, and references to all heavy weights.
 
     If the weights are not all in one folder, or if too many are in memory, all weights are written to `data`, in the
     folder of the model.

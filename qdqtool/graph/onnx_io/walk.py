@@ -45,7 +45,7 @@ def reads(node: onnx.NodeProto) -> list[str]:
 
 
 def copy_message(message: Any) -> Any:
-    """Return a copy of a message that is independent of its list."""
+    """Return a copy of a protobuf message that does not change when the list of the original changes."""
     copy = type(message)()
     copy.CopyFrom(message)
     return copy

@@ -92,7 +92,7 @@ class Heads:
 
 
 def heads_of(view: GraphView, node: Node) -> Heads | None:
-    """Return the heads of an Attention. None if shapes or types are unknown, or if the scores of masked keys are an output."""
+    """Return the sizes of an Attention; None if unknown, or if the scores of masked keys are an output."""
     if _shows_masked_scores(view, node):
         return None
     query, key, value = (view.info(name) for name in node.inputs[:3])
@@ -121,7 +121,7 @@ def heads_of(view: GraphView, node: Node) -> Heads | None:
 
 
 def _shows_masked_scores(view: GraphView, node: Node) -> bool:
-    """Return True if an Attention returns scores of masked keys, which are -inf, and finite in the written form."""
+    """Return True if an Attention returns the scores of masked keys: -inf, but finite after the rewriting."""
     if not at(node.outputs, 3) or _WORDS[node.integer("qk_matmul_output_mode", 0)] != "biased":
         return False
     mask = at(node.inputs, 3)
@@ -221,7 +221,7 @@ class AttentionWriter:
     # --- masks ---
 
     def _biases(self, query: str, key: str, tokens: Dim, total: Dim) -> list[str]:
-        """Return the tensors to add to the attention scores: one for all conditions on keys, and the float mask."""
+        """Return the terms to add to the scores: one for all conditions on keys, one for a float mask."""
         allowed = self._list_conditions(query, key, tokens, total)
         mask = at(self.node.inputs, 3)
         biases, is_flag = [], bool(mask) and self.view.info(mask).dtype is DType.BOOL
@@ -313,7 +313,7 @@ class AttentionWriter:
         return self._op("Less", [places, ends], "valid")
 
     def _ahead(self, query: str, key: str, valid: str, past: str) -> str:
-        """Return by how many positions each key is after each query."""
+        """Return, for each query and key, the position of the key minus the position of the query."""
         rows = self._range(self.size_of(query, _ROWS), "rows")
         column = self._op("Unsqueeze", [rows, self._shape("row_axis", [1])], "column")
         if valid:

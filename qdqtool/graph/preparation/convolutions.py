@@ -190,7 +190,7 @@ def as_convolution(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Axis:
-    """One spatial axis of a ConvTranspose: the weights that are read by each output position between two steps.
+    """How one spatial axis of a ConvTranspose becomes an axis of a convolution.
 
     Attributes:
         taps: for every place and every input that the kernel covers, which weight is read; -1 for none.
@@ -308,7 +308,7 @@ def _axis(size: int, stride: int, pads: tuple[int, int], extra: int) -> _Axis | 
 
 
 def _of_places(weight: NDArray[Any], axes: list[_Axis], group: int) -> NDArray[Any]:
-    """Return the weights of the Conv that replaces a ConvTranspose: one set of output channels per position in a stride."""
+    """Return Conv weights for a ConvTranspose: a set of channels per output position modulo the stride."""
     places_of = _exchange_channels(weight, group)
     for index, axis in enumerate(axes):
         position = 2 + 2 * index  # each axis done before left its places and its taps
@@ -347,7 +347,10 @@ def _interleave(
     strides: tuple[int, ...],
     sizes: tuple[int, ...] | None,
 ) -> None:
-    """Turn a ConvTranspose into a Conv with one set of channels per position in a stride, and interleave these."""
+    """Replace a ConvTranspose by a Conv with a set of channels per output position modulo the stride.
+
+    Further nodes interleave the sets.
+    """
     rank, places = len(axes), prod(strides)
     channels, kernel = weight.shape[0] // places, weight.shape[2:]
     group = int(next((a.i for a in node.attribute if a.name == "group"), 1))

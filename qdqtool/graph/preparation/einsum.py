@@ -158,7 +158,7 @@ def _with_weights(edit: Edit, node: onnx.NodeProto, operands: Sequence[str], ter
 def _with_joined_axes(
     edit: Edit, node: onnx.NodeProto, operands: Sequence[str], terms: _Terms, view: GraphView
 ) -> bool:
-    """Write an Einsum as MatMul: several labels of rows, columns or sums become one axis each.
+    """Write an Einsum as MatMul: joins several row, column or summed labels into one axis each.
 
     Return False if lengths are unknown.
     """

@@ -26,7 +26,7 @@ _GROWTH = 4 << 20
 
 
 def fold_constants(model: Model) -> Model:
-    """Return the model in which constants replace nodes with constant inputs, and the Shape of static tensors.
+    """Fold nodes with constant inputs, and the Shape of static tensors, to constants; return the model.
 
     Not folded:
 

@@ -78,7 +78,7 @@ def _is_along_keys(view: GraphView, softmax: Node) -> bool:
 
 
 def _has_scores(edit: Edit, view: GraphView, tensor: str) -> bool:
-    """Return True if a tensor is a product of finite values, scaled and masked by constants, with a finite value in each row."""
+    """Return True if `tensor` is a MatMul result that constants scale and mask, with a score in each row."""
     node = view.producer(tensor)
     while node is not None and node.op in {"Add", "Cast", "Div", "Mul", "Where"}:
         constants = [value for name in node.inputs if (value := _small(edit, name)) is not None]
@@ -179,7 +179,7 @@ def _mask(edit: Edit, view: GraphView, tensor: str) -> _Mask | None:
 
 
 def _is_product(edit: Edit, view: GraphView, tensor: str) -> bool:
-    """Return True if a tensor is a product of computed values; constants far above -30000 may scale and shift it."""
+    """Return True if `tensor` is a MatMul result, scaled and shifted by constants of magnitude <= 10000."""
     node = view.producer(tensor)
     while node is not None and node.op in {"Add", "Cast", "Div", "Mul"}:
         varying = [name for name in node.inputs if name not in edit.constants]

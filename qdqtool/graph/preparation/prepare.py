@@ -201,7 +201,7 @@ def _rewritten(model: Model, rewrite: Callable[[Edit, GraphView], int], note: st
 
 
 def _write_operators(model: Model) -> Model:
-    """Replace operators of exporters that TensorRT lacks, or that it fuses better in another form."""
+    """Write com.microsoft operators and Attention as ONNX operators that TensorRT builds, or fuses better."""
     edit = Edit(model)
     contrib = write_contrib(edit, model.view)
     for op, count in contrib.items():

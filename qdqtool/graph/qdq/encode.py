@@ -63,7 +63,7 @@ def storable_as(scale: NDArray[Any], dtype: DType) -> NDArray[np.float32]:
 
 
 def made_distinct(scale: NDArray[Any], dtype: DType, number: int) -> NDArray[np.float32]:
-    """Return scales that differ from `scale` and from the result for any other `number`, by the smallest steps.
+    """Return `scale` with one entry made slightly larger; each `number` gives a different result.
 
     Number 1 has its first scale one step larger, number 2 its second scale, and so on; with more numbers than scales,
     two steps.

@@ -96,7 +96,7 @@ def _pair(quantize: Node | None, dequantize: Node | None, view: GraphView) -> Qd
 
 
 def _skip_clip(view: GraphView, tensor: str) -> str:
-    """Return the float tensor before a Clip that limits the integers between Q and DQ; `tensor` if there is no Clip.
+    """Return the float tensor of a Q that a Clip follows before DQ; `tensor` itself if there is no Clip.
 
     Brevitas writes fewer bits with such a Clip.
     """

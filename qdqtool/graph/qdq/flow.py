@@ -114,7 +114,7 @@ class Flow:
 
     @cached_property
     def carried(self) -> dict[str, Slot]:
-        """The node input whose quantized values a tensor holds, after nodes that only move values; by tensor.
+        """The node input whose quantized values a tensor holds, by tensor; nodes between only move values.
 
         Values go through a Concat or a Where whose branches have equal scales. Weights stay weights if a node writes
         other values into them.
@@ -209,7 +209,7 @@ class Flow:
 
     @cached_property
     def readers_of(self) -> dict[str, tuple[Slot, ...]]:
-        """Inputs of compute nodes by the name of a DequantizeLinear: they hold the values of its Q/DQ pair."""
+        """Inputs of compute nodes that read a DequantizeLinear's values, directly or moved, by its name."""
         readers: dict[str, list[Slot]] = {}
         for node in self.products():
             for index in (0, 1):
@@ -289,7 +289,7 @@ def _move_axis(view: GraphView, node: Node, axis: int | None) -> int | None:
 
 
 def _makes_scales(view: GraphView, pair: QdqPair) -> bool:
-    """Return True if a Q/DQ pair only makes the scales of another pair."""
+    """Return True if the result of a Q/DQ pair is only used as a scale of other Q/DQ nodes."""
     last = view.by_name[pair.dequantize or pair.quantize or ""]
     uses = view.uses(last.outputs[0])
     return bool(uses) and all(use.node.op in QDQ and use.index == 1 for use in uses)
@@ -446,7 +446,10 @@ class RepairContext:
         self.edit.remove([self.nodes[name] for name in (pair.quantize, pair.dequantize) if name])
 
     def removed(self, pair: QdqPair, reason: str) -> Iterator[Change]:
-        """Remove an activation's Q/DQ pair and yield the change; nothing for one node alone or a result that keeps its name."""
+        """Remove an activation's Q/DQ pair and yield the change.
+
+        Yield nothing if a node of the pair is missing, or if the result of the pair must keep its name.
+        """
         if is_whole(pair) and pair.kind is SlotKind.ACTIVATION and self.result(pair) not in self.pinned:
             self.dissolve(pair)
             yield Change(subject=pair.quantize or "", what="removed: the tensor stays float", reason=reason)

@@ -191,7 +191,7 @@ def _with_weights_apart(
 
 
 def _choose_scale_type(here: DType, options: InsertOptions) -> DType:
-    """Return the type in which the scales of a tensor of type `here` are written."""
+    """Return the type in which the scales of a tensor are written if the tensor has the type `here`."""
     return here if here is DType.FLOAT16 else DType(options.types)
 
 
@@ -237,7 +237,10 @@ def assignment_of(
 
 
 def _narrow_tensors(placement: Placement, options: InsertOptions) -> frozenset[str]:
-    """Return tensors whose scales `options.types` must represent exactly: at inputs of narrow nodes, or with the same scale."""
+    """Return the tensors whose scales `options.types` must represent exactly.
+
+    They are inputs of nodes that become narrow, and tensors that share a scale with these.
+    """
     read = {
         entry.tensor
         for entry in placement.quantized
@@ -249,7 +252,7 @@ def _narrow_tensors(placement: Placement, options: InsertOptions) -> frozenset[s
 
 
 def _as_rounded(nearest: Quantization, rounded: RoundedWeight | None) -> Quantization:
-    """Return the quantization with the values that weight rounding chose, if they are stored and scales are equal."""
+    """Return `nearest` with the values of `rounded`, if it is stored in the same format and scales."""
     if rounded is None or not nearest.stored or nearest.scale is None:
         return nearest
     fits = (rounded.format, rounded.axis, rounded.block) == (nearest.format, nearest.axis, nearest.block)
@@ -262,7 +265,7 @@ def _fits(rounded: RoundedWeight, spec: QuantSpec) -> bool:
 
 
 def _rounded_blocks(rounded: RoundedWeight) -> Quantization:
-    """Return the quantization with block scales that weight rounding chose; a table does not hold them."""
+    """Return the quantization of a rounded weight with block scales, which no calibration table holds."""
     return Quantization(
         format=rounded.format,
         scale=rounded.scale,

@@ -374,7 +374,7 @@ def _find_moved(view: GraphView, starts: Iterable[str]) -> frozenset[str]:
 
 
 def _leading_to_output(view: GraphView, moved: frozenset[str]) -> frozenset[str]:
-    """Return the tensors in `moved` from which a model output is made, including the output."""
+    """Return the tensors in `moved` whose values reach a model output, including the output itself."""
     waiting = [info.name for info in view.outputs if info.name in moved]
     leading = set(waiting)
     while waiting:

@@ -31,7 +31,7 @@ from qdqtool.trt.ops import FP4_DYNAMIC, MX_DYNAMIC, STANDARD_DOMAINS, TRT_DOMAI
 
 
 class _IrregularError(Exception):
-    """Raised when a Q/DQ pair cannot be lifted and stays as it is; never leaves this module."""
+    """Raised for a Q/DQ pair that cannot become a node input's quantization; caught in this module."""
 
 
 def lift(model: Model) -> tuple[QuantizedGraph, tuple[str, ...]]:
@@ -258,7 +258,7 @@ class _Reader:
         return name
 
     def _vanishes(self, node: Node) -> bool:
-        """Return True if stored values have no other consumer than nodes that are lifted."""
+        """Return True if only equal DequantizeLinears read the stored values, and `lift` removes them all."""
         if node.inputs[0] in self._edit.pinned:
             return False
         return all(
@@ -269,7 +269,7 @@ class _Reader:
         )
 
     def _leaves(self, node: Node) -> bool:
-        """Return True if every consumer of the result stays in the graph, and is neither a Q nor a model output."""
+        """Return True if only nodes read the result: no Q, no body of control flow, and no model output."""
         result = node.outputs[0]
         return not self._view.is_output(result) and all(
             use.index < len(use.node.inputs) and use.node.op != QUANTIZE for use in self._view.uses(result)

@@ -70,7 +70,7 @@ class Quantization:
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """Key under which the constants of a quantization are written once for several node inputs."""
+        """Key of a quantization: node inputs that read one tensor with equal keys share the constants."""
         scale = None if self.scale is None else (self.scale.shape, self.scale.astype(np.float32).tobytes())
         return (
             self.format.name,
@@ -329,7 +329,7 @@ class _PairWriter:
         return name
 
     def _replaceable(self, tensor: str, quantization: Quantization) -> bool:
-        """Return True if no consumer needs the float form of a constant: then the stored values can have its name."""
+        """Return True if all consumers of a constant read it in this quantization: no float form stays."""
         if tensor in self._edit.pinned:
             return False
         readers = [

@@ -1,4 +1,4 @@
-"""The float form of a Q/DQ model, for the whole model or for the inputs of single nodes; constants with zero points are read back."""
+"""The float form of a Q/DQ model, for all nodes or for the inputs of single nodes; restores zero points."""
 
 from __future__ import annotations
 
@@ -188,7 +188,7 @@ def with_zero_points(model: Model) -> Model:
 
 
 def _record(model: Model) -> dict[str, list[float | None]]:
-    """Return the recorded zero points and bounds, by the name of a Q; skip invalid entries."""
+    """Return the recorded zero points and bounds by the name of a QuantizeLinear; skip invalid ones."""
     text = next((entry.value for entry in model.proto.metadata_props if entry.key == RECORD), "")
     try:
         record = json.loads(text) if text else {}

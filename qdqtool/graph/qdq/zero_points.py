@@ -211,7 +211,7 @@ class ConstantWriter:
         self._visited = {value.name for value in self.edit.inputs} | self.edit.constants.keys()
 
     def run(self) -> None:
-        """Visit every node once, in graph order."""
+        """Rewrite every node once, in graph order."""
         for node in tuple(self.edit.nodes):
             self._visit(node)
             self._visited.update(node.output)
@@ -336,7 +336,7 @@ class ConstantWriter:
     # --- what consumers ask for --------------------------------------------------------------------------------------
 
     def _common_shift(self, tensor: str) -> float:
-        """Return the constant that all consumers need subtracted from a tensor; 0 if they differ."""
+        """Return the constant that all consumers of a tensor need subtracted from it; 0 if they differ."""
         if tensor in self.edit.pinned:
             return 0.0
         shifts = [self._shift_of_consumer(node, index) for node, index in self.edit.readers(tensor)]
@@ -359,7 +359,7 @@ class ConstantWriter:
         return 0.0
 
     def _is_run_time(self, tensor: str) -> bool:
-        """Return True if a tensor is computed at run time. Constants absorb the shift in their values."""
+        """Return True if a tensor is computed at run time; constants store a shift in their values."""
         return tensor in self._visited and tensor not in self.edit.constants
 
     # --- Relu and Clip -----------------------------------------------------------------------------------------------
@@ -483,7 +483,7 @@ class ConstantWriter:
         return int(weights[0] if node.op_type == "Conv" or attribute(node, "transB", 0) else weights[1])
 
     def _response(self, node: onnx.NodeProto, held: float) -> Sums | None:
-        """Return by which constant the result of a compute node is smaller if its input is; None if not constant.
+        """Return how much smaller a node's result is if its input is smaller by `held`; None if unknown.
 
         The shape is (channels,) or (1, ..., channels, 1, ...) if the response is equal everywhere; otherwise it is
         the shape of the result.
@@ -638,7 +638,7 @@ class ConstantWriter:
         self._hold(node, held, owner=owner)
 
     def _pass(self, node: onnx.NodeProto) -> None:
-        """Pass on a constant that is missing from every value of a node's result; else add it before the node."""
+        """Record the constant missing from a node's result; if it varies, add it to the node's inputs."""
         held = [self._held.get(name, 0.0) for name in node.input]
         owner = next(self._owner[name] for name in node.input if name in self._held)
         outputs = range(len(node.output)) if node.op_type == "Split" else range(1)
@@ -680,7 +680,7 @@ class ConstantWriter:
 
 
 def _is_per_channel(response: Sums) -> bool:
-    """Return True if a response is one value per channel."""
+    """Return True if a response of `_response` has one value per channel, equal at all positions."""
     return response.ndim <= 1
 
 

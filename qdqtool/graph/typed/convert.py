@@ -416,7 +416,7 @@ class Rewrite:
         return DType.FLOAT32 if form == WIDE else self._narrow.dtype
 
     def _twins(self, node: onnx.NodeProto) -> Callable[[], None] | None:
-        """Return a function that adds an FP32 Q/DQ pair beside a narrow pair.
+        """Return a function that adds an FP32 Q or DQ beside `node`.
 
         None unless narrow and FP32 consumers share a Q or a DQ.
         """
@@ -450,7 +450,7 @@ class Rewrite:
         node.output[0] = self._name(node.output[0], NARROW)
 
     def _wide(self, tensor: str) -> str:
-        """Return the FP32 form of a tensor, and record that it is read; return tensors of other types unchanged."""
+        """Return the name of a tensor's FP32 form, and mark the form as read; other types keep their name."""
         if not self._forms.is_float(tensor):
             return tensor
         self._read.add((tensor, WIDE))

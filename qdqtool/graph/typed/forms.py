@@ -62,7 +62,7 @@ class Forms:
         return self._float[tensor]
 
     def of(self, tensor: str) -> frozenset[Form]:
-        """Return the forms in which the producer makes a tensor; none for constants, which are stored as they are read."""
+        """Return the forms in which a node makes a tensor; none for constants, stored in each form read."""
         if tensor not in self._of_tensor:
             # Scales that are dequantized themselves could ask for each other: the first answer is a guess.
             self._of_tensor[tensor] = frozenset({NARROW})
@@ -134,7 +134,7 @@ class Forms:
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """The inputs and outputs of an operator that may be narrow, as flags; the last flag holds for all later ones."""
+    """Flags of the inputs and outputs of an operator that may be narrow; the last one holds for all later."""
 
     inputs: tuple[bool, ...]
     outputs: tuple[bool, ...]
@@ -228,7 +228,7 @@ _FINE = frozenset({"int16", "uint16", "int32"})
 
 
 def rescale_integers(model: Model, narrow: Narrow) -> Model:
-    """Replace the scales of stored integers if rounding them to the narrow type would change the gain.
+    """Requantize stored integers if rounding their scales to the narrow type would change values much.
 
     This happens for tiny scales in FP16 (below 2**-20), as dead channels have, and for INT32 biases. Other scales are
     rounded to the nearest number when they are stored.
