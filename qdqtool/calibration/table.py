@@ -100,7 +100,7 @@ def weight_range(decision: Decision, view: GraphView, method: str) -> TensorRang
         amax = channel_mse(values, axis, grid_for(spec.format)) if search else channel_max(values, axis)
     except CalibrationDataError as error:
         raise InputFileError(
-            f"weight {decision.tensor!r}: {error}",
+            f"cannot quantize the weight {decision.tensor!r}: {error}",
             fix="repair or export the model again",
             where=decision.slot.node,
         ) from error

@@ -332,7 +332,7 @@ def too_large(path: Path) -> InputFileError:
     """Return the error for a text that would fill the memory."""
     return InputFileError(
         f"the file holds more than {LARGEST >> 20} MiB of text that cannot be read piece by piece",
-        fix="extract the layer information into a file, and pass this file",
+        fix="copy only the layer information into a smaller file, and pass this file",
         where=str(path),
     )
 

@@ -135,7 +135,7 @@ def check_inside_fusion(flow: Flow, target: Target) -> Iterator[Violation]:
                 reason=f"a Q/DQ pair is between {maker.op} {maker.name} and its {reader.op}",
                 effect="the values are rounded twice"
                 + ("" if target.is_rtx else f", and {reader.op} is a separate float kernel"),
-                fix=f"move the pair after {reader.name}; {REPAIR} removes it",
+                fix=f"move the pair after {reader.name}; or run {REPAIR}, which removes the pair",
             )
 
 

@@ -217,7 +217,7 @@ def test_two_models_are_timed_on_the_cpu(tmp_path: Path) -> None:
         pytest.param({"device": "cuda"}, MissingPackage, "CUDAExecutionProvider", id="a provider not here"),
         pytest.param({"device": "cpuu"}, UsageError, "unknown device", id="a provider nobody has"),
         pytest.param({"device": "cuda:1,fast"}, UsageError, "cannot read", id="an option without a value"),
-        pytest.param({"via": "trtexec"}, UsageError, "times engines", id="trtexec for a model"),
+        pytest.param({"via": "trtexec"}, UsageError, "times only engines", id="trtexec for a model"),
         pytest.param({"profile": True}, UsageError, "apply to engines", id="a profile of a model"),
     ],
 )

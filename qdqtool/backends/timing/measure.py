@@ -167,7 +167,8 @@ def _time_models(
 
     if request.via not in {"auto", "ort"}:
         raise UsageError(
-            f"{request.via} times engines", fix="build engines of the models first: qdqtool build"
+            f"{request.via} times only engines, not models",
+            fix="build engines of the models first: qdqtool build",
         )
     if request.profile or request.flags:
         raise UsageError(

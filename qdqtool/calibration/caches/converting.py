@@ -242,7 +242,8 @@ def for_onnxruntime(cache: Cache, kind: str) -> Cache:
     """
     if kind not in _TABLES:
         raise UsageError(
-            f"unknown form {kind!r} of an onnxruntime table", fix=f"choose one of {', '.join(_TABLES)}"
+            f"cannot write a calibration table of onnxruntime as {kind!r}",
+            fix=f"choose one of {', '.join(_TABLES)}",
         )
     return replace(_respell_entries(cache, _TABLES[kind]), header=None, unread=())
 

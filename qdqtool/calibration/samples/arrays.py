@@ -77,7 +77,7 @@ def _array(value: object, where: str) -> NDArray[Any]:
 
 def _not_an_array(problem: str, where: str) -> InputFileError:
     return InputFileError(
-        f"the entry is not an array: {problem}",
+        f"an array in the file cannot be decoded: {problem}",
         fix="write the file with `polygraphy run --save-inputs`",
         where=where,
     )

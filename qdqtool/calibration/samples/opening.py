@@ -302,7 +302,7 @@ class Samples:
         if not isinstance(self._raw, Images):
             raise UsageError(
                 "labels with boxes need pictures as samples",
-                fix="pass a folder of pictures as samples, or class indices as labels",
+                fix="pass a folder of pictures, whose sizes place the boxes; or labels that are class indices instead of boxes",
                 where=self._file,
             )
         size = self._raw.size_of(sample.name)

@@ -259,7 +259,7 @@ def _bar() -> Iterator[Callable[[int, int | None], None]]:
 def _deliver(
     tables: dict[str, CalibrationTable], out: Path | None, *, as_json: bool, why: str | None, journal: bool
 ) -> None:
-    """Write the last table to `out`, and print what was requested.
+    """Write the table of the last method to `out`, and print the tables that the options ask for.
 
     If there are tables of several methods, also write each one to a file beside `out`.
     """

@@ -228,7 +228,7 @@ def _only_reader(edit: Edit, view: GraphView, tensor: str) -> Node | None:
 
 
 def _projection(edit: Edit, view: GraphView, product: Node, condition: str) -> Node | None:
-    """Return the MatMul with a weight matrix that reads an attention token by token; None without one, or if masks differ by head."""
+    """Return the output projection of an attention (a MatMul); None if there is none, or if masks differ by head."""
     shape = view.info(condition).shape or ()
     turn = _only_reader(edit, view, product.outputs[0])
     if len(shape) != _RANK or shape[1] != 1 or turn is None or turn.op != "Transpose":
