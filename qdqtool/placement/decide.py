@@ -201,9 +201,10 @@ def _arrives(view: GraphView, slot: Slot, granted: Collection[Slot]) -> bool:
 
     The values may pass nodes that only move values; the inputs of such nodes do not count.
     """
-    if slot.index or not quantization_commutes(view, view.by_name[slot.node]):
+    node = view.by_name[slot.node]
+    if node.op != "Concat" and (slot.index or not quantization_commutes(view, node)):
         return slot in granted
-    uses = [use for name in view.by_name[slot.node].outputs for use in view.uses(name)]
+    uses = [use for name in node.outputs for use in view.uses(name)]
     return any(_arrives(view, Slot(node=use.node.name, index=use.index), granted) for use in uses)
 
 
