@@ -20,7 +20,7 @@ from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.onnx_io.save import save
 from qdqtool.graph.qdq.insert import insert
 from qdqtool.pipeline import comparing
-from qdqtool.runtime.runner import OrtRunner, open_runner
+from qdqtool.runtime.runner import OrtRunner, open_piece
 from tests import models
 from tests.graph.placing import opened, placement_for, table_for
 
@@ -144,7 +144,7 @@ def test_the_tensors_inside_are_the_same_however_few_fit_into_memory_at_a_time(
     loaded = load(folder / "model.onnx"), load(folder / "qdq.onnx")
     samples = open_samples(str(folder / "samples.npz"), loaded[0].view.inputs, Preprocess())
     opened_sides: list[str] = []
-    inner = open_runner
+    inner = open_piece
 
     def counted(*place: Any, **how: Any) -> OrtRunner:
         opened_sides.append(how["description"])

@@ -224,7 +224,7 @@ def test_only_the_last_dump_of_a_log_counts():
 
 
 def test_unknown_types_are_counted_not_guessed():
-    engine = layers(dump(CONV.replace("Datatype: Int8", "Datatype: Int2", 1)))
+    engine = layers(dump(CONV.replace("Datatype: Int8", "Datatype: Int3", 1)))
     assert engine.layers[0].inputs[0].dtype is DType.UNKNOWN
     assert engine.unknown_formats == (("(Linear) Row major linear format", 1),)
     assert engine.layers[0].precision is DType.UNKNOWN

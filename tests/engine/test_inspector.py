@@ -108,7 +108,7 @@ def test_an_unknown_type_is_not_guessed_from_its_format():
     entry = {
         "Name": "x",
         "Dimensions": [1],
-        "DataType": "INT2",
+        "DataType": "INT3",
         "Format": "Row major linear FP32 format (kLINEAR)",
     }
     found = layers({"Layers": [conv(Inputs=[entry])]}).layers[0].inputs[0]

@@ -128,7 +128,7 @@ FORMATS = {
     "extents of a layer": ("Int8[1,3:4,224,224]", "extents", DType.INT8, 1, 4, "vectorized"),
     "symbolic extents": ("Int8(1,3:4,H,W)", "extents", DType.INT8, 1, 4, "vectorized"),
     "a scalar": ("Float()", "extents", DType.FLOAT32, None, 1, "row-major"),
-    "a type of the future": ("Int2(9,1)", "strides", DType.UNKNOWN, None, 1, "row-major"),
+    "a type of the future": ("Int3(9,1)", "strides", DType.UNKNOWN, None, 1, "row-major"),
 }
 
 
