@@ -191,7 +191,7 @@ def write_picture(path: Path, drawing: Element) -> None:
 
 
 def check_picture(path: Path) -> None:
-    """Refuse a picture path that cannot be written, before long work begins.
+    """Refuse a picture that is neither SVG nor PNG, or a PNG without its package, before long work.
 
     Raises:
         UsageError: neither .svg nor .png.

@@ -171,7 +171,7 @@ def reasons(sweep: Sweep) -> list[str]:
     return [
         sentence
         for sentence in (
-            _float_nodes(sweep, best, outcome),
+            _float_nodes(best, outcome),
             _time_evidence(best),
             _accuracy_gap(sweep, best, outcome),
             _next_better(sweep, outcome),
@@ -180,7 +180,7 @@ def reasons(sweep: Sweep) -> list[str]:
     ]
 
 
-def _float_nodes(sweep: Sweep, best: Trial, outcome: Outcome) -> str:
+def _float_nodes(best: Trial, outcome: Outcome) -> str:
     count = outcome.nodes_total - outcome.quantized
     if not count:
         return f"Float nodes: none of {count_noun(outcome.nodes_total, 'compute node')}."
@@ -192,7 +192,7 @@ def _float_nodes(sweep: Sweep, best: Trial, outcome: Outcome) -> str:
     )
     return (
         f"Float nodes: {count} of {count_noun(outcome.nodes_total, 'compute node')}.{chosen} "
-        f"The reason for each node is in {_folder(sweep, best)}."
+        f"The reason for each node is in {_folder(best)}."
     )
 
 
@@ -446,10 +446,9 @@ def float_accuracy(sweep: Sweep, point: FloatPoint) -> str:
     )
 
 
-def _folder(sweep: Sweep, trial: Trial) -> str:
-    """Return the link to what the sweep kept of a Pareto point: its report, or its recipe if it has no engine."""
-    built = sweep.speed != "not timed" and not sweep.device.startswith("onnxruntime")
-    return f"pareto/{trial.number:04}/{'report.html' if built else 'recipe.yaml'}"
+def _folder(trial: Trial) -> str:
+    """Return the link to a Pareto point: its report if its run was judged, and so had an engine; else its recipe."""
+    return f"pareto/{trial.number:04}/{'recipe.yaml' if trial.verdict is None else 'report.html'}"
 
 
 def chart(sweep: Sweep) -> svg.Element:

@@ -589,20 +589,25 @@ def swept(number: int, accuracy: float, ms: float) -> Trial:
 
 
 @pytest.mark.parametrize(
-    ("device", "kept"), [("RTX 4090", "report.html"), ("onnxruntime on this CPU", "recipe.yaml")]
+    ("is_judged", "kept"), [(True, "report.html"), (False, "recipe.yaml")], ids=["engines", "no engines"]
 )
 def test_the_page_of_a_sweep_lists_picks_with_links_and_shows_intervals(
-    browser: Any, tmp_path: Path, device: str, kept: str
+    browser: Any, tmp_path: Path, is_judged: bool, kept: str
 ) -> None:
     from selenium.webdriver import ActionChains
 
-    trials = (swept(0, 70.0, 2.0), swept(1, 71.0, 3.0), swept(2, 60.0, 4.0))
+    yes = Reply(state="yes", evidence="1 ms against 2 ms")
+    verdict = verdict_of(yes, yes, yes) if is_judged else None
+    trials = tuple(
+        replace(trial, verdict=verdict)
+        for trial in (swept(0, 70.0, 2.0), swept(1, 71.0, 3.0), swept(2, 60.0, 4.0))
+    )
     sweep = Sweep(
         model=EVIL,
         metric="top1",
         unit="%",
         reference=72.0,
-        device=device,
+        device="RTX 4090",
         spread=None,
         pareto=trials[:2],
         trials=trials,
@@ -624,7 +629,7 @@ def test_the_page_of_a_sweep_lists_picks_with_links_and_shows_intervals(
     dot = page.all("svg circle.dot")[2]
     ActionChains(browser).move_to_element(dot).perform()
     assert "1.8000 to 2.4000" in page.one(".hint").text
-    page.all("table.sortable th button")[2].click()
+    page.all("table.sortable th button")[2 + is_judged].click()
     assert page.one("table.sortable tbody tr td").text == "1"
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", PHONE)
     try:
