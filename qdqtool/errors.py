@@ -139,7 +139,7 @@ _BY_ERRNO: dict[str, tuple[str, str]] = {
 
 
 def of_system(error: OSError) -> SystemFault | None:
-    """Return the error to show for a full disk, a limit or a missing permission; None for other exceptions."""
+    """Return the fault to show for an OSError that the system causes (`_BY_ERRNO`); None for the rest."""
     message_and_fix = _BY_ERRNO.get(errno.errorcode.get(error.errno or 0, ""))
     if message_and_fix is None:
         return None

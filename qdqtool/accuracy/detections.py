@@ -497,7 +497,7 @@ def agreement(reference: RawBoxes, candidate: RawBoxes, layout: BoxLayout) -> tu
 
 
 def detections(raw: RawBoxes, layout: BoxLayout) -> Detections | None:
-    """Return the confident boxes of one image as corners; None if the boxes fit no detection grid."""
+    """Return the confident boxes of an image after non-maximum suppression; None if no YOLOX grid fits."""
     every = corners_of(raw, layout)
     if every is None:
         return None

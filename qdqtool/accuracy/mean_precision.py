@@ -73,7 +73,7 @@ _RIGHT, _WRONG, _NEITHER = 1, 0, -1
 
 
 class MeanPrecision:
-    """Collects the boxes of the float and the quantized detector, picture by picture.
+    """Mean average precision of the float and the quantized detector, from boxes picture by picture.
 
     Args:
         names: of the precision at an overlap of 0.5, and of its mean over 0.5 to 0.95.

@@ -81,7 +81,7 @@ def describe_unpaired(reference: Runner, candidate: Runner, pairs: tuple[Pair, .
 
 
 class Fed(Protocol):
-    """A model, engine or stored outputs as one side of a comparison."""
+    """The description and inputs of a model, an engine or stored outputs, which `feeds_for` reads."""
 
     @property
     def description(self) -> str:

@@ -86,7 +86,7 @@ INVENTORY = Artefact(kind="doctor", schema=1, type=Inventory)
 
 
 def take_inventory() -> Inventory:
-    """Check all packages, devices and builders. Drivers that may crash are loaded in separate processes."""
+    """Check packages, GPU, devices and builders. Only devices are tried in processes that may crash."""
     here = gpus()
     items = [
         Item(

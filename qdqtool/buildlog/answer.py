@@ -1,4 +1,4 @@
-"""The answer to a log: did the build succeed, in which precision, why not INT8, and what to do."""
+"""The answer about each run of a log: was it built, in which precision, why not INT8, and what to do."""
 
 from __future__ import annotations
 

@@ -139,7 +139,7 @@ class Ledger:
             self._row(node, "DQ").take(line, "cancelled with the Q after it", End.CANCELLED, behind)
 
     def fused(self, event: ResolvedEvent) -> None:
-        """Record the log line `X: Fusing A with B`."""
+        """Record a fusion line if it puts a Q into a weight, or a weight with a folded Q into a layer."""
         line, _, name, nodes, _, _ = event
         if len(nodes) < 2:
             return

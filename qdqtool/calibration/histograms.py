@@ -175,7 +175,7 @@ def load_histograms(path: Path) -> Histograms:
 
 
 def fitting_histograms(run: Path) -> Path:
-    """Return the file of histograms from which the calibration table of a run folder was made."""
+    """Return the histograms of a run folder: of the equalized network, if any, or else of the model."""
     equalized = run / EQUALIZED
     return equalized if equalized.is_file() else run / "histograms.npz"
 

@@ -145,7 +145,7 @@ def _layers(arguments: AuditArguments, folder: Path | None) -> Path:
 
 
 def _add_comparison(context: AuditContext, arguments: AuditArguments) -> AuditContext:
-    """Return the audit context with layer times, and with the second engine that the user named."""
+    """Return the audit context with costs of layers, times from a profile, and a comparison if requested."""
     profile = read_profile(arguments.profile) if arguments.profile else None
     explored = view(context.engine, profile=profile, cost_model=CostModel.EXACT)
     if arguments.against is None:

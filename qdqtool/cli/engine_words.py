@@ -96,7 +96,7 @@ def _outcome(diff: EngineDiff) -> str:
 
 
 def stories(view: EngineView, layers: tuple[LayerView, ...]) -> Iterator[str]:
-    """Yield lines about these layers: facts, then the related lines of the build log."""
+    """Yield lines about these layers: name, facts, and in words what the build log says about each."""
     ledger = {row.node: row for row in view.ledger}
     for layer in layers:
         yield layer.name

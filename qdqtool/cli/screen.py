@@ -78,7 +78,7 @@ def fit_table(table: Table, width: int, spare: Sequence[str] = ()) -> tuple[Tabl
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Column:
-    """The texts of a table column, and whether they are names, numbers or prose."""
+    """The texts of a table column, how it is justified, and whether it wraps or is never cut."""
 
     head: Text
     cells: list[Text]

@@ -80,7 +80,7 @@ class Cure:
 
     @property
     def helps(self) -> bool:
-        """True if the gain of the change is statistically significant."""
+        """True if the gain is significant; without an interval, if it is positive or no noise is left."""
         if self.gain_low is not None:
             return self.gain_low > 0
         return self.gain_db is None or self.gain_db > 0

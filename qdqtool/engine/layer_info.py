@@ -116,7 +116,7 @@ def _complete_engine(engine: Engine) -> Engine:
 
 
 def _describe_bindings(engine: Engine) -> tuple[EngineTensor, ...]:
-    """Return the bindings of an engine; types and shapes that the dump lacks come from the layers."""
+    """Return the bindings of an engine; a binding without a shape becomes the layers' tensor of its name."""
     described = {
         tensor.name: tensor
         for layer in engine.layers

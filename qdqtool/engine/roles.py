@@ -158,7 +158,7 @@ _UNKNOWN: _Known = (DType.UNKNOWN, Certainty.UNKNOWN)
 
 
 def judge_layer(layer: EngineLayer) -> EngineLayer:
-    """Return the layer with its role (compute, convert, other, none) and its precision."""
+    """Return the layer with role, precision, certainty, and whether it is pointwise or on tensor cores."""
     role = role_of(layer)
     precision, certainty = _arithmetic(layer) if role is Role.COMPUTE else _result(layer)
     return replace(

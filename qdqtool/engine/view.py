@@ -232,7 +232,7 @@ FORMAT = "from the log"
 
 
 def with_weights(engine: Engine, network: LogNetwork) -> Engine:
-    """Give each compute layer without listed weights the weight and bias of its ONNX node.
+    """Return the engine; compute layers without listed weights get weight and bias from the log's graph.
 
     A layer of several compute nodes is skipped.
     """

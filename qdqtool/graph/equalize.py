@@ -113,7 +113,7 @@ def cross_layer(view: GraphView, among: Iterable[Scalable]) -> WeightChanges:
 
 
 def scale_tensors(view: GraphView, factors: Mapping[Scalable, Factors]) -> WeightChanges:
-    """Divide tensors by these factors per channel: in constants before the tensor, or else by a Mul after it."""
+    """Divide tensors per channel, in constants before or by a Mul after; multiply their readers' weights."""
     values: dict[str, NDArray[Any]] = {}
     inputs: list[ScaledInput] = []
     for scalable, each in factors.items():

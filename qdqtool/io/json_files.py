@@ -82,7 +82,7 @@ def parse_json(text: str, where: str, *, pairs: Callable[[list[tuple[str, Any]]]
 
 
 def weigh(text: str, where: str) -> None:
-    """Refuse JSON text whose value would take more memory than the budget for input files.
+    """Refuse JSON text whose value may take more memory than the budget for input files.
 
     Raises:
         InputFileError: it would.

@@ -59,7 +59,7 @@ def both_sides(
     *,
     large: bool,
 ) -> Iterator[tuple[Runner, Runner]]:
-    """Yield two runners for equal samples.
+    """Yield the runners of reference and candidate, to run both on equal samples.
 
     If `large`, the outputs of the first runner are stored, so that only one model is open at a time.
 
@@ -150,7 +150,7 @@ def compare_match(match: ComparedSides, on_progress: OnSample | None = None) -> 
 
 
 def _prepared(match: ComparedSides) -> ComparedSides:
-    """Return the comparison with the preparation of pictures that its models state, as a run reads it."""
+    """Return the comparison with the preparation of pictures that a run would use: stated, or guessed."""
     files = [Path(text.removeprefix(_EMULATION)) for text in (match.reference, match.candidate)]
     models = [file for file in files if file.suffix == ".onnx"]
     if not models or match.samples is None:

@@ -329,7 +329,7 @@ def level_against(
 def cure(
     models: tuple[Model, Model], comparison: Comparison, samples: SampleSource, options: CompareOptions
 ) -> FloatCure | None:
-    """Return the nodes whose outputs lose most of the signal, and the SQNR if these nodes are float."""
+    """Return the nodes that raise the noise most, and the SQNR without and with them in float."""
     nodes = _costly(models[1], comparison)
     if not nodes or max(map(weight_bytes, models)) >= SINGLE_FILE_LIMIT:
         return FloatCure(nodes=nodes) if nodes else None

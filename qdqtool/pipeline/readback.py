@@ -120,7 +120,7 @@ def _read(model: Model, plain: Model, notes: list[str]) -> Iterator[_QuantizedIn
 
 
 def _reader(model: Model, slot: Slot, pair: QdqPair) -> tuple[Slot, int | None]:
-    """Return the input that reads a Q/DQ pair, and its channel axis. A Transpose of a constant counts as folded."""
+    """Return the input that reads a Q/DQ pair, and its channel axis, beyond any Transpose of a constant."""
     axis = pair.axis if len(pair.scale) > 1 else None
     view = model.view
     node = view.by_name[slot.node]

@@ -51,7 +51,7 @@ class Places:
             self._known |= {path: f"{before}line {line}" for path, line in _lines(root, ())}
 
     def add_change(self, path: Path, words: str) -> None:
-        """Record that the command line sets the value at `path`; `words` name the place in messages."""
+        """Record that a change (`--set`) sets the value at `path`; `words` name the place in messages."""
         self._known[path] = words
 
     def of(self, path: Path) -> str:

@@ -265,7 +265,7 @@ def _level(plain: Path, quantized: Path, samples: Samples, recipe: Recipe) -> fl
 def _difference(
     request: RepairRequest, result: Model, samples: Samples | None, on_progress: OnProgress | None
 ) -> tuple[Comparison | None, tuple[str, ...]]:
-    """Compare the outputs before and after the repair; return a note if onnxruntime cannot run the original model."""
+    """Compare the outputs before and after the repair; if that fails, return the reason as a note."""
     if samples is None:
         return None, ()
     small = len(result.view.nodes) < _LARGE

@@ -215,7 +215,7 @@ def _name(pair: QdqPair) -> str:
 
 
 def _is_sick(pair: QdqPair) -> bool:
-    """Return True if the parser refuses the scale of a Q/DQ pair. It accepts infinity, and any scale of INT4 (QDQ103)."""
+    """Return True if RTX's parser refuses the scale of a Q/DQ pair: zero, negative or NaN; never for INT4."""
     return pair.dtype is not DType.INT4 and any(isnan(scale) or scale <= 0 for scale in pair.scale)
 
 

@@ -284,7 +284,7 @@ def _way(view: GraphView, tensor: str) -> tuple[tuple[str, ...], bool]:
 def place_joint_projection(
     view: GraphView, options: PlacementOptions
 ) -> Iterator[SlotStatement | JointSlots | SharedScale]:
-    """Request a single Q/DQ pair before the Split of joint Q, K and V if all operands made from the Split are quantized."""
+    """For RTX, request a single Q/DQ pair before joint Q, K and V are cut, if all parts are quantized."""
     if not options.builder.is_rtx:
         return
     for tensor, read, behind, unscaled in match_joint_projection(view):

@@ -142,9 +142,9 @@ def place_fan_out(view: GraphView, options: PlacementOptions) -> Iterator[SlotSt
 
 
 def _slots(view: GraphView, options: PlacementOptions) -> dict[Slot, str]:
-    """Return the inputs to quantize because several paths of value-moving nodes start at one tensor.
+    """Return the inputs to quantize where several moving paths start, and all inputs of their Concats.
 
-    Each input has this tensor as its value.
+    The values of the dict are the tensors at which the paths start.
     """
     useful = wanted_slots(view)
     forks: dict[Slot, str] = {}
@@ -315,7 +315,7 @@ def _interpolates(move: onnx.NodeProto) -> bool:
 
 
 def match_held_back(flow: Flow, target: Target) -> Iterator[tuple[Node, int, QdqPair]]:
-    """Yield inputs of compute nodes that have a Resize or a Pad between the INT8 Q/DQ pair and the node, and this pair."""
+    """Yield node, input and Q/DQ pair where a Resize or Pad between them stops TensorRT for RTX."""
     for product in products(flow, target):
         for operand in product.operands:
             if operand.state is State.HELD_BACK and operand.pair is not None:

@@ -314,7 +314,7 @@ def _astray(weight: StoredWeight) -> str:
 
 
 def match_transpose_axis(flow: Flow, target: Target) -> Iterator[tuple[Node, QdqPair]]:
-    """Yield ConvTranspose nodes whose per-channel scales are not along the axis that the release reads, and their weight Q/DQ pairs."""
+    """Yield ConvTransposes, with weight pairs, if scales are off the axis that is read, or it is unknown."""
     for node in flow.products():
         pair = flow.origin(node, 1) if node.op == "ConvTranspose" else None
         if pair is not None and len(pair.scale) > 1 and pair.axis != target.transposed_axis:

@@ -300,7 +300,7 @@ def _is_computed(view: GraphView, node: Node) -> bool:
 
 
 def _readers(flow: Flow, node: Node) -> tuple[str, ...]:
-    """Return the nodes that read a quantizer's result; the quantizer alone if there are none."""
+    """Return the nodes that read a quantizer's values, also through more Q/DQ; if none, the quantizer."""
     readers: list[str] = []
     waiting, visited = list(node.outputs), set[str]()
     while waiting:

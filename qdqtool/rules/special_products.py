@@ -338,7 +338,7 @@ def explain_recurrent(evidence: NodeEvidence) -> Iterator[Explanation]:
 
 
 def match_logarithm(view: GraphView) -> Iterator[tuple[Node, tuple[Node, ...]]]:
-    """Yield every Log that ends a front end, such as a spectrogram, and the compute nodes of this front end."""
+    """Yield every Log that ends a front end with compute nodes, such as a spectrogram, and these nodes."""
     for log, nodes in front_ends(view):
         products = tuple(node for node in nodes if node.op in PRODUCTS)
         if products:

@@ -425,7 +425,7 @@ def _describe_weight(
 
 
 def _find_picker(flow: Flow, node: Node, index: int, *operators: str) -> Node | None:
-    """Return the node that selects one of several stacked weights for an input; None if there is no such node.
+    """Return the node that selects from stacked weights of an input or writes into them; None without any.
 
     A constant index of one matrix selects nothing at run time. Neither does a Slice at a constant position.
     `operators` are additional selecting operators without indices.

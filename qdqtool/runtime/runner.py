@@ -205,7 +205,7 @@ def _runner(
 def _session_of(
     model: Model, options: RuntimeOptions
 ) -> tuple[onnxruntime.InferenceSession, tempfile.TemporaryDirectory[str] | None]:
-    """Open a session for a model. For a large model, or one that reads its weights in place, also return their folder."""
+    """Open a session; also return the folder to which the model was written, None if it was not written."""
     if weight_bytes(model) < LARGE and options.packed:
         return open_session(serialize(model), options), None
     streamed = open_streamed(model.proto, options)

@@ -355,7 +355,7 @@ _LEAST = 0.05
 
 
 def find_slower_layer(context: AuditContext) -> Iterator[RawFinding]:
-    """Yield a finding for each layer that takes at least 5 % longer than in the other engine. The largest loss is first."""
+    """Yield a finding per group of compute layers that take longer than in the second engine, worst first."""
     if context.compared is None:
         return
     pairs = [pair for pair in context.compared.pairs if pair.ms is not None and pair.left.ms]

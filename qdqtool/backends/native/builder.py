@@ -213,7 +213,7 @@ class NativeBuilder:
 
 
 def _sparse(request: BuildRequest, drafts: Path) -> Path:
-    """Return the model to build; for `--sparsity=force`, a copy with weights in the 2:4 pattern, as in trtexec."""
+    """Return the model to build; for `--sparsity=force`, a copy with 2:4 weights, as in trtexec."""
     if "--sparsity=force" not in request.flags:
         return request.model
     from qdqtool.backends.writing import write
@@ -233,7 +233,7 @@ def _unknown(verdict: dict[str, Any]) -> UsageError:
 
 
 def _add_place(mistake: Mistake, log: Path) -> Mistake:
-    """Add the node that the parser read last to an error that names no node.
+    """Add the node that the parser read last to an error that names neither a node nor an operator.
 
     Failed assertions in the parser's helpers name no node.
     """

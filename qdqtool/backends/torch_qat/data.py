@@ -177,7 +177,7 @@ class Feed:
 
 
 def _arrays(source: Any, where: str) -> tuple[tuple[torch.Tensor, ...], Any] | None:
-    """Return `source` as a tuple of inputs and targets; None if it is not a pair of arrays."""
+    """Return a pair (inputs, targets) of arrays as tensors; None if `source` is no such pair."""
     if not isinstance(source, (tuple, list)) or len(source) != 2:
         return None
     if not hasattr(source[1], "shape") and not isinstance(source[1], Mapping):

@@ -25,7 +25,7 @@ from qdqtool.graph.view import GraphView
 
 
 class QatModel(nn.Module):
-    """A network with fake quantizers at the inputs that a placement chose. It shares the weights of the float network.
+    """A network with fake quantizers at chosen inputs that have a place in it; shares the float weights.
 
     It has the inputs and outputs of the network. Its state holds weights, scales and the calibration, so that a
     checkpoint continues in another process. `forward` raises an error until there are ranges, because training

@@ -33,7 +33,7 @@ from qdqtool.io.files import write_bytes
 
 
 def write(path: Path, key: str, state: dict[str, Any]) -> None:
-    """Write a training checkpoint to `path` atomically. `key` identifies its model and recipe."""
+    """Write a training checkpoint to `path` atomically. `key` identifies its model, data and recipe."""
     stream = io.BytesIO()
     torch.save({"key": key, **state}, stream)
     write_bytes(path, stream.getvalue())

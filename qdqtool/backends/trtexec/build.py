@@ -174,7 +174,7 @@ def _list_wished_flags(program: Program, drafts: Path) -> Iterable[Flag]:
 
 
 def _shapes(profiles: tuple[InputProfile, ...], program: Program) -> Iterable[Flag]:
-    """Yield the shape flags of every optimization profile, in order."""
+    """Yield the flags of each optimization profile, in order: its number (if several) and its shapes."""
     # trtexec takes the values of inputs that shapes are computed from with the shapes, and refuses those of other inputs:
     # its log names them (cause "shape-input").
     profiles = tuple(profile for profile in profiles if not profile.is_value)

@@ -9,7 +9,7 @@ from qdqtool.core.tensors import DType, TensorInfo
 
 
 class NetworkCollector:
-    """Keeps the printed nodes of the model. Inputs and outputs are parsed on request."""
+    """Keeps the model's inputs, nodes and layer names from a log; tensors of nodes are parsed late."""
 
     def __init__(self) -> None:
         self._inputs: list[tuple[str, str, str]] = []

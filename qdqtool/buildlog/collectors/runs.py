@@ -381,7 +381,7 @@ class PhasesCollector:
             self.steps.append(line)
 
     def _loads(self, line: int, step: str, *_fields: object) -> None:
-        """Record a loaded library. Loading cuBLAS or cuDNN before the first tuned layer is not autotuning."""
+        """Record a step that changes memory. Loading cuBLAS or cuDNN before any tuned layer is not tuning."""
         self._steps_on(line)
         if not step.startswith(_LIBRARIES):
             return

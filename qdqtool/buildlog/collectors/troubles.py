@@ -336,7 +336,7 @@ class TroublesCollector:
 
     @property
     def decisions(self) -> tuple[tuple[int, Cause], ...]:
-        """Decisions about types by programs around the builder, each with its first line."""
+        """Decisions and warnings of programs around the builder, and of DLA, each with its first line."""
         return tuple(self._decisions.values())
 
     def _wording(self, text: str) -> str:

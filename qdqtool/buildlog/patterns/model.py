@@ -1,4 +1,4 @@
-"""Message patterns about the model: nodes that the parser prints, and symbolic shapes.
+"""Message patterns about the model: header, inputs and nodes that the parser prints; symbolic shapes.
 
 # onnx
 

@@ -1,4 +1,4 @@
-"""Message patterns about autotuning of classic TensorRT: formats tried, kernels timed, kernels chosen."""
+"""Message patterns of autotuning in classic TensorRT: formats, kernels timed and chosen, timing caches."""
 
 from qdqtool.buildlog.pattern import PatternSet, message
 

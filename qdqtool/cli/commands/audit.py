@@ -187,7 +187,7 @@ def _list_counts(counts: KernelCounts) -> Iterator[str]:
 
 
 def _is_float_model(result: Audit) -> bool:
-    """Return True if no node was requested in INT8 and none runs in INT8, so that it is a float engine."""
+    """Return True if no node has a request for a low-bit format and none runs in INT8: a float engine."""
     return not any(
         verdict.requested or verdict.asked != "float" or verdict.precision is DType.INT8
         for verdict in result.verdicts

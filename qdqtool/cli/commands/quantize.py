@@ -107,7 +107,7 @@ def quantize(
 
 
 def _methods(table: CalibrationTable) -> str:
-    """Return words on how many ranges each calibrator was chosen for, and its largest gain in dB."""
+    """Return words on the ranges with a measured gain: number and largest gain in dB by calibrator."""
     gains: dict[str, float] = {}
     counts: dict[str, int] = {}
     for entry in table.ranges:

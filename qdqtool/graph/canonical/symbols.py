@@ -209,7 +209,7 @@ class _Sizes:
 
 
 def _hand_on(node: onnx.NodeProto, lengths: dict[str, list[Length | None]], checks: _Sizes) -> None:
-    """Set unknown output lengths of a node, from its window (Conv, pooling) or equal to an input length."""
+    """Set unknown output lengths of a node, from its window or the only rounded input length that fits."""
     shapes = [lengths.get(name, []) for name in node.input]
     windows: list[Length | None] = []
     if shapes and len(shapes[0]) > _SPATIAL:

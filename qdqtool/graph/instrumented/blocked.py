@@ -163,7 +163,7 @@ def _find_shifted_names(
 
 
 def put_in(path: Path, stand_in: StandIns) -> bool:
-    """Insert the Q/DQ pairs and the bias shifts into the optimized model at `path`.
+    """Replace the stand-ins in the optimized model at `path` by Q/DQ pairs; insert shifts and their tail.
 
     If a stand-in or a shifted convolution is not found, change nothing and return False.
     """

@@ -94,7 +94,7 @@ class _StoredWeight:
 
 
 def with_folded_weights(model: Model, folder: Path) -> Model:
-    """Return the model with constants in place of its quantized weights, bit by bit: INT8 pairs on FP32, and large stored weights.
+    """Return the model with INT8 weight pairs on FP32 and large stored weights folded to exact constants.
 
     The values are in a file in `folder`, which no other process may read, and which must last as long as the model. Pairs of
     other formats, and zero points, stay.

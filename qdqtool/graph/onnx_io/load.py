@@ -124,7 +124,7 @@ def _load_model(path: Path) -> Model:
 
 
 def _lower(proto: onnx.ModelProto) -> list[str]:
-    """Declare the newest opset that onnxruntime supports, if all nodes mean the same in it. Return notes."""
+    """Lower an opset that is too new for onnxruntime, if all nodes keep their meaning. Return notes."""
     opset = default_opset(proto)
     if not means_the_same_lower(proto):
         return []

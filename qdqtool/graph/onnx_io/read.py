@@ -91,7 +91,7 @@ def default_opset(proto: onnx.ModelProto) -> int:
 
 
 def _head(path: Path) -> bytes:
-    """Return the first bytes of a file, to reject files that are not models."""
+    """Return the first bytes of a model file; refuse folders, files over 2 GiB, empty files, LFS pointers."""
     require_file(path)
     try:
         if path.is_dir():

@@ -168,7 +168,7 @@ def _behind_product(view: GraphView, weight: _Weight, product: Node, pinned: Abs
 
 
 def _read_stored(view: GraphView, tensor: str) -> NDArray[Any] | None:
-    """Return the constant that becomes a tensor by operators that move values; None if a shape is unknown."""
+    """Return a tensor's values, moved from a constant; None for a scalar, or if a shape is unknown."""
     path: list[Node] = []
     while (maker := view.producer(tensor)) is not None:
         path.append(maker)

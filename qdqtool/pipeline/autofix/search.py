@@ -81,7 +81,7 @@ class _Attempt:
 
 
 class FixSearch:
-    """Improves one engine step by step. Measured time decides if there is a clock; otherwise kernels and bytes decide.
+    """Improves an engine in steps that reach their goal, keep accuracy, and with a clock take less time.
 
     Attributes:
         best: the best model so far.

@@ -245,7 +245,7 @@ def run(request: QatRequest, listener: ProgressListener | None = None) -> QatRes
 
 
 class _Data:
-    """The data that a training recipe names, as files for the steps of a run."""
+    """Calibration and evaluation samples of a training recipe, as files; class indices as labels."""
 
     def __init__(self, network: Network, folder: Path, limit: int | None) -> None:
         self.calibration, self.evaluation = folder / "calibration.npz", folder / "evaluation.npz"

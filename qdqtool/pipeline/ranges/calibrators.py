@@ -179,7 +179,7 @@ def _gain(winner: TriedTable, rival: TriedTable) -> float:
 def explain_choice(
     table: CalibrationTable, singles: Mapping[str, CalibrationTable], gain: float, step: str
 ) -> CalibrationTable:
-    """Return the chosen table with the gain of the choice at each range on which the calibrators differ."""
+    """Return the chosen table without bias shifts; ranges on which the calibrators differ get the gain."""
     rows = [single.by_tensor() for single in singles.values()]
 
     def with_gain(entry: TensorRange) -> TensorRange:

@@ -198,7 +198,7 @@ class TrialSession:
     def _one_by_one(
         self, tables: Mapping[str, CalibrationTable], samples: Sequence[Sample], *, some_leave: bool
     ) -> tuple[list[TriedTable], list[TriedTable]]:
-        """Run tables sample by sample. Return those that ran all samples, and those that stopped early."""
+        """Run tables a few samples at a time. Return those that ran all, and those that stopped early."""
         running = {method: self.started(method, table) for method, table in tables.items()}
         done: list[TriedTable] = []
         left: list[TriedTable] = []

@@ -57,7 +57,7 @@ def kept_float(name: str, nodes: Iterable[str]) -> NetworkEdit:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OutputNoise:
-    """The noise at the outputs of an edited network, sample by sample.
+    """The noise at the outputs of a quantized network, sample by sample.
 
     Attributes:
         shares: for each sample its part of `noise`.

@@ -145,7 +145,7 @@ class Limit:
 
 
 def add_accuracy(float_set: FloatSet, compared: Comparison | None) -> FloatSet:
-    """Add SQNR and task accuracy of a comparison to a set of float nodes; None without a comparison."""
+    """Return the set of float nodes with SQNR and first task metric of a comparison, None if not measured."""
     return replace(
         float_set,
         sqnr_db=compared.sqnr.sqnr_db if compared and compared.sqnr else None,

@@ -113,7 +113,7 @@ class SlowerPatterns:
         self._measured: dict[tuple[str, ...], str] = {}
 
     def recall(self, pattern: tuple[str, ...]) -> str:
-        """Return how much slower an edit with this pattern was, and in which search; "" if unknown."""
+        """Describe how much slower this pattern was, in this or in an earlier search; "" if unknown."""
         if pattern in self._measured:
             return f"this edit at a node of the same kind was {self._measured[pattern]}"
         path = self._path(pattern)

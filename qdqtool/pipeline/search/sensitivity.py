@@ -222,7 +222,7 @@ def _off(estimate: Mapping[str, SubsetOutcome], exact: Mapping[str, SubsetOutcom
 
 
 def _widen_interval(guess: SubsetOutcome, off: Sequence[float]) -> tuple[float, float] | None:
-    """Return the interval of a noise estimate: over the samples, widened by the largest error of other estimates.
+    """Return an estimate's interval in dB: over its samples, and at least the largest measured error.
 
     Few equal samples say little about others. Nodes of this network that ran on all samples show the effect. None if
     the interval is unknown, or too wide to be useful.

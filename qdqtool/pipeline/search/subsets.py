@@ -465,5 +465,5 @@ def _badness(outcome: SubsetOutcome, number: int) -> tuple[float, float]:
 
 
 def _key(subset: frozenset[str]) -> str:
-    """Return the key under which the results of a subset are stored; equal sets of nodes have equal keys in every search."""
+    """Return the key under which results of a subset are stored: a digest of its sorted node names."""
     return hashlib.sha256(repr(sorted(subset)).encode()).hexdigest()[:32]

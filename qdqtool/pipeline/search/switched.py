@@ -143,7 +143,7 @@ class StagedRunner:
             yield from self._descend(0, [dict(sample) for sample in feeds], whole, None)
 
     def _ours(self, feeds: Sequence[Feeds]) -> AbstractContextManager[None]:
-        """Guard runs of parts of the network. If one fails, run the whole network to see if the samples are the cause."""
+        """Guard runs of stages: if a stage fails, run the whole network; if that works, report a bug."""
         network = self._network
         if network is None:
             return nullcontext()

@@ -277,7 +277,7 @@ def _thin_out(bench: SweepContext, trials: Iterable[Trial]) -> None:
 
 
 def _persevering(act: Callable[[], T], pauses: tuple[int, ...] | None = None) -> T:
-    """Run a function again if the connection to the storage of a sweep is lost; finished trials are in the storage.
+    """Run a function; if a sweep's storage is lost, wait and run it again, a few times. Return its result.
 
     Raises:
         StorageLost: it stays lost.

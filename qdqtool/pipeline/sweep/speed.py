@@ -193,7 +193,7 @@ def _in_turns(*engines: Path) -> TimeRequest:
 
 
 def _effort(clock: OrtClock) -> Effort:
-    """Return the number of rounds and inferences, so that a model's turn takes about `_TURN_S` seconds."""
+    """Return rounds, warm-up, and inferences per turn: about `_TURN_S` seconds, but 1 to 100 inferences."""
     start = time.perf_counter()
     clock.warm_up(0.0)
     once = time.perf_counter() - start
