@@ -250,7 +250,7 @@ class _Meeting:
 
     @property
     def _measured(self) -> tuple[list[str], NDArray[np.float64], NDArray[np.float64]]:
-        """The SQNR over all samples of each output, with the signal and noise of each sample."""
+        """The names of the measured outputs, and the mean signal and noise of each sample."""
         excluded = self._idle | {part.output for part in self._of_parts}
         measured = [
             (output, energies) for output, energies in self._energies.items() if output not in excluded

@@ -59,7 +59,7 @@ class BoxOutputs:
 
     @property
     def layout(self) -> BoxLayout:
-        """The layout of the rows of a detector with a single output."""
+        """The layout of these boxes: final detections if there are class numbers, else class scores."""
         return BoxLayout.FINAL if self.classes else BoxLayout.CLASSES
 
     def read(self, outputs: Outputs) -> RawBoxes:
@@ -149,7 +149,7 @@ def _is_matrix(values: NDArray[Any]) -> bool:
 
 
 def _final(name: str, further: Outputs, values: NDArray[Any]) -> Iterator[BoxOutputs]:
-    """Return final detections (ordered corners, probability, integer class) in an output; None if it holds none."""
+    """Yield the outputs that form final detections with the boxes in `name`; nothing if none fits."""
     boxes = _rows(values)
     if not _in_order(boxes):
         return
@@ -175,7 +175,7 @@ def _final(name: str, further: Outputs, values: NDArray[Any]) -> Iterator[BoxOut
 
 
 def _dense(name: str, further: Outputs, values: NDArray[Any]) -> Iterator[BoxOutputs]:
-    """Return all boxes of an output with a score for each class; None if it holds none."""
+    """Yield the outputs that have a score for each class and each box in `name`; nothing if none fits."""
     boxes = _rows(values)
     corners = _in_order(boxes)
     if len(boxes) <= 1 or not (corners or (boxes[:, 2:] >= 0).all()):

@@ -101,7 +101,7 @@ def known_checks() -> tuple[str, ...]:
 
 
 def with_findings(audit: Audit, findings: tuple[Finding, ...], ignore: tuple[str, ...] = ()) -> Audit:
-    """Return the audit with the findings of other steps added, in sorted order."""
+    """Return the audit with the findings of further steps that `ignore` does not waive, in sorted order."""
     waived = waivers(ignore)
     kept = (finding for finding in findings if not {finding.check, finding.code} & waived.keys())
     return replace(audit, findings=_sort_findings((*audit.findings, *kept)))

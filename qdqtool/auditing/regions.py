@@ -38,7 +38,7 @@ def region_around(view: GraphView, node: Node, layers: tuple[EngineLayer, ...]) 
 
 
 def _position(view: GraphView, name: str) -> int | None:
-    """Return the graph position of the node that a layer name begins or ends with; names may be joined by ` + `."""
+    """Return the position of the first graph node in `name`: a node name, or names joined by ` + `."""
     nodes = (view.by_name.get(piece.strip()) for piece in (name, *name.split(" + ")))
     return next((node.position for node in nodes if node is not None), None)
 

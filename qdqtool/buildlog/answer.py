@@ -214,7 +214,7 @@ def answer(run: RunHeader, run_evidence: RunEvidence) -> Answer:
 
 
 def _decisions(evidence: RunEvidence) -> Iterator[tuple[str, str, tuple[int, ...]]]:
-    """Yield decisions about types that a program around the builder reported."""
+    """Yield reported decisions of programs around the builder for float, each with fix and log line."""
     for line, cause in evidence.decisions:
         if cause.effect == "float":
             yield cause.meaning, cause.fix, (line,)

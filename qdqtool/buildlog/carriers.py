@@ -332,7 +332,7 @@ def _decode_layers(
 
 
 def _block(lines: list[_CarriedLine]) -> LogBlock:
-    """Return the lines of a block without prefixes that are known already."""
+    """Return decoded lines as a block; removed times and severities become prefixes of the builder."""
     texts = []
     for line in lines:
         text = line.text
@@ -410,7 +410,7 @@ def _strip_quotes(message: str, prefix: str) -> str:
 
 
 def _prefix_layer(lines: list[_CarriedLine]) -> tuple[Callable[[_CarriedLine], bool], str] | None:
-    """Return the forms of the prefixes of another program in these lines; None if there are none."""
+    """Return a function that removes another program's prefixes, and their form as text; None if absent."""
     prefixes = [_prefix_of(line.text) for line in lines]
     carried = [prefix for prefix in prefixes if prefix and _outer(prefix)]
     plain = sum(1 for prefix in prefixes if prefix == "")

@@ -274,7 +274,7 @@ class Sheet:
         return line.replace('""', '"') if self.doubled else line.replace('\\"', '"')
 
     def shown(self) -> str:
-        """Return a table row as text."""
+        """Return the form of the table's rows as text: the message's place, and "..." for every further cell."""
         words = ["..."] * self.columns
         words[self.column] = '"<message>"'
         return self.delimiter.join(words)
@@ -398,7 +398,7 @@ class Order:
         self._lines = self._falling = 0
 
     def oldest_first(self, pieces: Iterator[bytes]) -> Iterator[bytes]:
-        """Yield the lines of a log, the oldest first.
+        """Yield the text of a log in pieces, the oldest line first.
 
         Raises:
             InputFileError: the newest comes first, and the text is larger than 256 MiB.
@@ -445,7 +445,7 @@ class Order:
 
 
 def _reverse_lines(text: bytearray) -> Iterator[bytes]:
-    """Yield the lines of a text in reverse order; the names of columns stay first.
+    """Yield pieces of a text with its lines in reverse order; the names of columns stay first.
 
     Cuts one piece at a time, because each byte may be a line.
     """

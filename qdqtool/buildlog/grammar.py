@@ -177,7 +177,7 @@ _NAMES = frozenset({"tensor", "layer", "node", "region", "what"})
 
 
 def _without_names(form: str) -> str:
-    """Remove named groups from a regular expression, so that it can be combined with others."""
+    """Make the named groups of a regular expression unnamed, so that expressions can be combined."""
     return re.sub(r"\(\?P<\w+>", "(?:", form)
 
 
@@ -250,7 +250,7 @@ TUNED = frozenset({"tactic", "tactic-named", "myelin-row"})
 
 
 class Arrays:
-    """Hash table of message patterns as NumPy arrays, to match many lines at once.
+    """The groups of message patterns as NumPy arrays, to match many lines at once.
 
     Attributes:
         heads, short_heads, endings: find a bucket by the first bytes of a message, or its last.

@@ -272,7 +272,7 @@ TABLES = (*_TABLES, *_STATEMENTS, "statements")
 
 
 def _statement_table(runs: tuple[LogRun, ...], names: tuple[str, ...]) -> Table:
-    """Return all log messages with these wordings as one table, in the order of the log."""
+    """Return all log messages with these pattern names as a table, in the order of the log."""
     columns = dict.fromkeys(
         column
         for run in runs

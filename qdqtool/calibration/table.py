@@ -338,7 +338,7 @@ class Chooser:
         )
 
     def _override(self, group: tuple[str, ...]) -> tuple[str, ...]:
-        """Return a note on the pattern in `calibrate.overrides` that matches a group of tensors; "" if none does."""
+        """Return a note on the pattern of `calibrate.overrides` that matches the group; () if none does."""
         pattern = override_of(group, self.options)
         return () if pattern is None else (f"calibrate.overrides names {pattern!r}",)
 

@@ -71,7 +71,7 @@ class AuditArguments:
 
 
 def gather(arguments: AuditArguments) -> AuditContext:
-    """Return the audit context for the arguments. Files that the user names replace those of the run folder.
+    """Return the audit context for the arguments; build the model if only a model is passed.
 
     Raises:
         UsageError: there is no layer information.

@@ -160,7 +160,7 @@ def _find_computed_format(layer: EngineLayer) -> str:
 
 
 def stored_weight(layers: Iterable[EngineLayer]) -> EngineTensor | None:
-    """Return the largest low-bit constant of a layer, without lists of scales; None if there is none."""
+    """Return the largest low-bit constant of the layers, FP4 first; None if there is none."""
     return largest_weight(
         constant
         for layer in layers

@@ -388,7 +388,7 @@ def at_optimum(engine: Engine) -> Engine:
 
 
 def about(engine: Engine) -> tuple[str, ...]:
-    """Return a note with the shapes for which the figures of a dynamic engine hold; "" for other engines."""
+    """Return a note with the optimization shapes of a dynamic engine; () without such shapes."""
     if at_optimum(engine) is engine:
         return ()
     shapes = ", ".join(f"{name} {'x'.join(map(str, shape)) or 'scalar'}" for name, shape in engine.opt_shapes)

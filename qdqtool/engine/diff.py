@@ -351,7 +351,7 @@ def causes(
 
 
 def _precisions(pairs: tuple[LayerPair, ...]) -> Iterator[DifferenceCause]:
-    """Yield compute layers whose types differ between two engines, grouped by their types."""
+    """Yield the differences of paired compute layers, grouped by their types in both engines."""
     groups: dict[tuple[str, str], list[LayerPair]] = defaultdict(list)
     for pair in pairs:
         groups[pair.left.arithmetic, pair.right.arithmetic].append(pair)

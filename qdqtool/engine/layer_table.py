@@ -202,7 +202,7 @@ def _map_passed(view: EngineView) -> dict[str, str]:
 
 
 def _maker(name: str, makers: Mapping[str, int], through: Mapping[str, str]) -> int | None:
-    """Return the kernel that writes a tensor, looking through layers without a kernel."""
+    """Return the number of the kernel that writes a tensor, looking through layers without a kernel."""
     visited: set[str] = set()
     while name not in makers and name in through and name not in visited:
         visited.add(name)

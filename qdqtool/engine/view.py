@@ -73,7 +73,7 @@ def _operator(node: str) -> str:
 
 
 def _share(profile: Profile) -> tuple[str, ...]:
-    """Return a note on the share of copies and reformats in the total time; "" if there are none."""
+    """Return a note on the share of copies and reformats in the total time; () if there are none."""
     copying = [row for row in profile.rows if copies(row.name)]
     total = sum(row.average_ms for row in profile.rows)
     if not copying or not total:

@@ -406,7 +406,7 @@ def _shape(view: GraphView, tensor: str, batch: int) -> tuple[int, ...]:
 
 
 def _kind(view: GraphView, batch: int) -> Kind:
-    """Return the kind of a network, such as transformer: it multiplies two run-time tensors near a Softmax."""
+    """Return the kind of a network; a transformer has a MatMul of run-time tensors and a Softmax."""
     runtime = (
         node for node in view.nodes if node.op == "MatMul" and not any(map(view.is_constant, node.inputs))
     )

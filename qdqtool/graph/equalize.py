@@ -380,7 +380,7 @@ def _of_gated(
 
 
 def _constant_side(view: GraphView, node: Node, channels: int) -> int | None:
-    """Return the constant input of an Add or Mul that has `channels` values and no other consumer; else None."""
+    """Return the index of a constant input of an Add or Mul with `channels` values and no second reader."""
     if node.op not in ELEMENTWISE_SUMS:
         return None
     for side in (0, 1):

@@ -268,7 +268,7 @@ def _find_normalized_tensor(view: GraphView, node: Node) -> str | None:
 
 
 def _under(view: GraphView, node: Node | None, op: str, index: int = 0) -> Node | None:
-    """Return the node of operator `op` that feeds `node`; None for others. A Div must divide 1."""
+    """Return the producer of a node's input if the node has operator `op`, else None; a Div must divide 1."""
     if node is None or node.op != op:
         return None
     if index:

@@ -230,7 +230,7 @@ class Candidate:
 
     @property
     def key(self) -> tuple[str, str]:
-        """Identity of a candidate, stable if the graph changes: subject and text. A setting is identified by its text alone."""
+        """Identity of a candidate: subject and text; the text alone for a setting with the goal ALLOWED."""
         return "" if self.goal is Goal.ALLOWED and self.settings else self.subject, self.text
 
 

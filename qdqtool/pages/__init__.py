@@ -99,7 +99,7 @@ _CODE = re.compile(r"[A-Z]{3}[0-9]{3}")
 
 
 def explanation(word: str) -> str | None:
-    """Return the page for an optimizer pass, a verdict, a code or a plug-in, in upper or lower case; None if there is none."""
+    """Return the page of a pass, verdict or code in any case, or of a plug-in by its exact name, or None."""
     page = page_of(word)
     if page is not None:
         return page.text

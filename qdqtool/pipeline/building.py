@@ -354,7 +354,7 @@ _MODEL = "model.onnx"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ExaminedEngine:
-    """The layers and files of an engine that was built, inspected and then removed.
+    """The build result, the layers and the audit of an engine that was built and then removed.
 
     Attributes:
         build: result of the builder.

@@ -315,7 +315,7 @@ class Calibration:
         return self.with_findings(replace(table, notes=(*notes, *table.notes)))
 
     def _watch_pass(self, options: CollectOptions, on_progress: OnProgress | None) -> Histograms | None:
-        """Collect histograms and float results for choosing ranges in one pass; None if no time is saved."""
+        """Collect histograms and float results in a combined pass; None if `float_pass` declines it."""
         corrects = self.request.recipe.calibrate.bias == "correct"
         float_run = float_pass(self._changed, self.placement, self.samples, bias=corrects)
         if float_run is None:

@@ -560,7 +560,7 @@ def _fitting(table: CalibrationTable, model: Model, changed: Model) -> Calibrati
 
 
 def _invent_range(model: Model, decision: Decision, number: int) -> TensorRange:
-    """Return an invented range that no other tensor has, because builders merge tensors of equal scale."""
+    """Return an invented range that only the tensors of its group have: builders merge equal scales."""
     axis = decision.spec.axis if decision.spec else None
     shape = model.view.constant_shape(decision.tensor) if decision.kind is SlotKind.WEIGHT else None
     count = shape[axis] if shape is not None and axis is not None else 1

@@ -217,7 +217,7 @@ def to_qdq(path: Path, cache: Cache, recipe: Recipe, samples: str = "") -> tuple
 def _reach(
     model: Model, cache: Cache, recipe: Recipe, samples: str
 ) -> tuple[DynamicRangeReport | None, tuple[str, ...]]:
-    """Return the magnitudes of tensors if FP16 or BF16 may be too small for them, and a note if they are uncertain."""
+    """Return the report of FP16 overflows if the recipe checks them, and a note if it is uncertain."""
     options = recipe.insert
     if options.types == "fp32" or not wants_samples(options):
         return None, ()

@@ -163,7 +163,7 @@ def _names(naming: Naming, view: GraphView) -> Collection[str]:
 
 
 def _nearest_names(pattern: str, names: Collection[str]) -> str:
-    """Return the names of the model that are closest to a pattern, or the first names if none is close."""
+    """Return a hint with the names of the model that are closest to a pattern, or with its first names."""
     if not names:
         return "the model has no such names"
     other_case = [name for name in names if fnmatchcase(name.casefold(), pattern.casefold())]

@@ -281,7 +281,7 @@ def _refuse_other_formats(options: PlacementOptions) -> None:
 
 
 def _quantize_every_tensor(view: GraphView, opinions: dict[Slot, list[SlotStatement]]) -> None:
-    """Request Q/DQ on every floating-point input, and remove all vetoes except those of the user."""
+    """Request Q/DQ on all computed float inputs, and remove all vetoes except those of the user."""
     for node in view.nodes:
         if node.op in SHAPE_READERS:
             continue

@@ -241,7 +241,7 @@ def _order_rules(rules: tuple[tuple[str, Stage, tuple[str, ...]], ...]) -> tuple
 
 
 def _list_dropped(before: Model, after: Model) -> Iterator[Change]:
-    """Yield the Q/DQ nodes that model preparation removed because no output needs them."""
+    """Yield a change for each Q/DQ node that preparation removed because nothing uses its result."""
     for node in before.view.nodes:
         if node.op in QDQ and node.name not in after.view.by_name:
             yield Change(
@@ -254,7 +254,7 @@ def _list_dropped(before: Model, after: Model) -> Iterator[Change]:
 
 
 def remaining(model: Model) -> tuple[Remainder, ...]:
-    """Return what the repair cannot fix: float nodes, operators that TensorRT does not import, and Q/DQ in control flow."""
+    """Return what the repair cannot fix: half-quantized nodes, refused operators, Q/DQ in control flow."""
     remainders = [
         _half(model, product.node, bare)
         for product, bare in half_quantized(Flow(model), Target(), alone=True)

@@ -164,7 +164,7 @@ def _bodies(model: Model) -> Iterator[PredictionCaveat]:
 
 
 def _beyond(flow: Flow, target: Target) -> Iterator[PredictionCaveat]:
-    """Yield a caveat about formats that a GPU does not support: the build fails."""
+    """Yield caveats about formats that a GPU of TensorRT for RTX does not support: the build fails."""
     if not target.is_rtx or not target.sm:
         return
     oldest = min(map(int, target.sm))

@@ -183,7 +183,7 @@ def _families(context: RepairContext) -> list[list[QdqPair]]:
 
 
 _NAMED = 3
-"""Most tensors of a group that a message names."""
+"""The largest number of tensors of a group that a message names."""
 
 
 def candidates_concat(built: BuiltGraph) -> Iterator[Candidate]:
@@ -229,7 +229,7 @@ def _find_tied(view: GraphView) -> Iterator[tuple[str, list[Slot]]]:
 
 
 def _own(view: GraphView, slot: Slot) -> SlotEdit | None:
-    """Return an edit that gives an input of a Concat its own measured scale, at most the shared scale; None without a Q/DQ pair."""
+    """Return an edit that gives an input its measured scale, at most the shared scale; else None."""
     node = view.by_name.get(slot.node)
     shared = scale_of(view, feeding(view, node.inputs[slot.index])) if node is not None else None
     return None if shared is None else SlotEdit(slot=slot, scales=None, most=shared)
@@ -239,7 +239,7 @@ def _own(view: GraphView, slot: Slot) -> SlotEdit | None:
 
 
 def place_pool_concat(view: GraphView, options: PlacementOptions) -> Iterator[SlotStatement | SharedScale]:
-    """Request Q/DQ on all branches of a Concat of pools, and a separate scale for its result."""
+    """Request Q/DQ on all branches of a Concat of pools, with a separate result scale (RTX only)."""
     if not options.builder.is_rtx or not set(options.ops) >= ASKED_FOR:
         return
     for node in view.nodes:

@@ -140,7 +140,7 @@ def check_inside_fusion(flow: Flow, target: Target) -> Iterator[Violation]:
 
 
 def fix_inside_fusion(context: RepairContext) -> Iterator[Change]:
-    """Remove Q/DQ pairs before an activation function, or before the Mul of a SiLU."""
+    """Remove Q/DQ pairs inside a fusion; move a pair before a Relu to the readers of its result."""
     inside = frozenset(pair.dequantize for pair, _, _ in match_inside_fusion(context.flow))
     for pair in context.pairs:
         reader, maker = context.consumer(pair), context.maker(pair.tensor)

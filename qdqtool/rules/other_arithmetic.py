@@ -315,7 +315,7 @@ _EXACT = frozenset({(0, INT8.qmax), (INT8.qmin, INT8.qmax)})
 
 
 def fix_clipped(context: RepairContext) -> Iterator[Change]:
-    """Remove a Clip of integers between Q and DQ. The new scale clips at the same limits."""
+    """Remove a Clip of integers between Q and DQ. The new symmetric scale covers its limits."""
     cut: dict[str, str] = {}
     for pair in context.pairs:
         clip = context.view.producer(pair.tensor) if pair.quantize is None else None

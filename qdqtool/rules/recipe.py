@@ -65,7 +65,7 @@ from qdqtool.trt.ops import CONVOLUTIONS, LAYOUT, LISTED_AS, PRODUCTS
 
 
 def place_user(view: GraphView, options: PlacementOptions) -> Iterator[SlotStatement]:
-    """Veto Q/DQ on all inputs of the nodes that the recipe keeps float."""
+    """Veto Q/DQ on the first two inputs of the nodes that the recipe keeps float."""
     for node in view.nodes:
         op = LISTED_AS.get(node.op, node.op)
         if not _quantizable(view, node, op):

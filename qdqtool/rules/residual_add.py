@@ -180,7 +180,7 @@ def match_residual_add(view: GraphView) -> Iterator[ResidualAdd]:
 
 
 def place_residual_add(view: GraphView, options: PlacementOptions) -> Iterator[SlotStatement]:
-    """Request Q/DQ on the shortcut input of residual Adds."""
+    """Request Q/DQ on a residual Add's input that INT8 layers read, or (not RTX) that does not fuse."""
     useful = wanted_slots(view)
     for residual in match_residual_add(view):
         index = _find_shared(view, residual.node, useful)

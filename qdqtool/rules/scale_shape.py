@@ -155,7 +155,7 @@ def _find_summed(flow: Flow, add: str) -> tuple[str, ...]:
 
 
 def fix_scale_rank(context: RepairContext) -> Iterator[Change]:
-    """Make the scale of each activation Q/DQ pair a scalar, with the same value and type."""
+    """Make each activation scale of shape [1] a scalar, with unchanged value and type."""
     for pair in match_scale_rank(context.flow):
         if is_whole(pair) and context.is_plain(pair) and context.is_known(pair):
             _make_scalar(context, pair)

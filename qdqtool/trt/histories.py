@@ -160,7 +160,7 @@ def _events(
 
 
 def _notes(engine: Engine, run: LogRun, places: _Places) -> tuple[str, ...]:
-    """Return a note if the log is from another engine: most of its layers are not in this one."""
+    """Return a note if the log describes no layers, or if it belongs to a different engine."""
     named = {layer.name for layer in run.engine_layers} or {row.layer for row in run.tuning.layers}
     shared = sum(name in places for name in named)
     if not (named or run.ledger or run.events or run.tuning.layers or run.tuning.myelin):

@@ -226,7 +226,7 @@ def find_unmerged_siblings(context: AuditContext) -> Iterator[RawFinding]:
 
 
 def _alike(layer: EngineLayer) -> _Alike | None:
-    """Return the properties that convolutions must share to be merged; None if the layer is not a plain convolution."""
+    """Return what quantized convolutions must share to be merged; None for all further kernels."""
     weights = [constant.shape for constant in layer.constants if constant.shape and len(constant.shape) == 4]
     alone = layer.role is Role.COMPUTE and layer.kind != "correlation" and len(layer.inputs) == 1
     if not alone or not weights or not layer.outputs or layer.outputs[0].shape is None:

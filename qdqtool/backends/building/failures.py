@@ -259,7 +259,7 @@ def is_noise(message: str) -> bool:
 
 
 def clean(message: str) -> str:
-    """Shorten a builder message to one readable line of at most 300 characters.
+    """Shorten a builder message to a readable line, cut off after 300 characters.
 
     Lines about a missing driver and source positions are removed.
     """

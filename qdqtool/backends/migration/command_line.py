@@ -426,7 +426,7 @@ def _flags(words: Sequence[str]) -> list[Flag]:
 
 
 def _judge(flag: Flag) -> tuple[Advice, Flag | None]:
-    """Return the advice on a trtexec flag, and the flag that replaces it in TensorRT 11, if there is one."""
+    """Return the advice on a trtexec flag, and the flag to pass to TensorRT 11; None to leave it out."""
     if flag.name == "workspace" and flag.value:
         pool = workspace_pool(flag)
         return _advice(flag, "replace", "removed in 10", f"use {pool}"), pool

@@ -281,7 +281,7 @@ def _attach_monitor(trt: Any, config: Any, tell: Tell) -> Any:
 
 
 def _layers(trt: Any, log: Any, plan: Any) -> str:
-    """Return the layer JSON of the engine inspector; if the engine cannot be loaded here, the builder's own dump."""
+    """Return the inspector's layer JSON; the builder's dump if the library is portable or loading fails."""
     if log.layers and hasattr(trt, "ComputeCapability"):
         return str(log.layers)
     engine = trt.Runtime(log).deserialize_cuda_engine(plan)

@@ -60,7 +60,7 @@ class QuantizedWeight(nn.Module):
         return functional_call(self.layer, {"weight": self.weight()}, args, kwargs)
 
     def weight(self) -> torch.Tensor:
-        """Return the fake-quantized weight as it will be in the engine, before folding."""
+        """Return the fake-quantized weight: rounded in the folded form of the engine, then divided again."""
         raw: torch.Tensor = self.layer.weight
         factor = self._factor(raw)
         if factor is None:
@@ -208,7 +208,7 @@ def set_ranges(
 
 
 def _start(entry: TensorRange | None, site: Site, flat: fx.GraphModule, *, learn: bool) -> Start:
-    """Return the initial largest magnitudes of the fake quantizer at a site; 1 if the site has no range."""
+    """Return the `Start` of a site's fake quantizer; its magnitudes are 1 without a calibrated range."""
     if site.source or site.axis is None:
         whole = (1.0,) if entry is None else (max(entry.symmetric.amax),)
         return Start(amax=whole, learn=learn, format=site.format)
@@ -226,7 +226,7 @@ def _groups(placement: Placement) -> dict[str, str]:
 def _place(
     network: fx.GraphModule, site: Site, name: str, quantizer: nn.Module, flat: fx.GraphModule
 ) -> None:
-    """Insert a fake quantizer before a step."""
+    """Insert a fake quantizer at a site: before its step, around its weight, or around a layer inside it."""
     step = next(node for node in network.graph.nodes if node.name == site.step)
     path = next((path for path, module in network.named_modules() if module is quantizer), "")
     if site.layer:

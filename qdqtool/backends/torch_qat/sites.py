@@ -89,7 +89,7 @@ def bias_owners(shifts: Iterable[NodeShift], view: GraphView, flat: fx.GraphModu
 
 
 def _site(decision: Decision, step: str, **place: Any) -> Site:
-    """Return the `Site` of a quantized input in the PyTorch module at the path `step`; `place` has its other fields."""
+    """Return the `Site` of a quantized input at the step `step`; `place` has its remaining fields."""
     chosen = INT8 if decision.spec is None else decision.spec.format
     return Site(slot=decision.slot, tensor=decision.tensor, step=step, format=chosen, **place)
 

@@ -175,7 +175,7 @@ class IdentityCollector:
             self._says_version(line, ".".join(version.strip().split(".")[:3]))
 
     def _initializes(self, line: int, step: str, *_fields: object) -> None:
-        """Detect a new process in the log: CUDA is loaded again after a finished engine."""
+        """Record a finished engine, or a new process: CUDA is loaded again after a finished engine."""
         if self.generated and step.startswith("Init CUDA"):
             self.has_restarted = True
         elif step.endswith("building engine"):

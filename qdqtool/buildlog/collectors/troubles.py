@@ -587,7 +587,7 @@ def _is_quiet(text: str) -> bool:
 
 
 def _before(line: int, troubles: list[_Said], name: str = "") -> tuple[str, tuple[int, ...]]:
-    """Return the last warning or error before a line, without the cause `name` and repetitions."""
+    """Return text and line of the last trouble before a line, without echoes and the cause `name`."""
     earlier = [
         trouble
         for trouble in troubles

@@ -112,7 +112,7 @@ class _LogSummary:
         self.misread = False
 
     def all(self, runs: Iterable[_AnyRun]) -> Iterator[_AnyRun]:
-        """Yield the runs of a log unchanged, and record if one failed or was misread.
+        """Yield the runs of a log unchanged, and record if the last failed and if any was misread.
 
         Raises:
             InputFileError: no file has a line of a builder.

@@ -347,7 +347,7 @@ def _fill_dims(value: onnx.ValueInfoProto, plain: onnx.ValueInfoProto | None) ->
 
 
 def _is_possible(value: onnx.ValueInfoProto) -> bool:
-    """Return True if a tensor's declared type allows this shape."""
+    """Return True if a tensor has no more dimensions than NumPy and runtimes allow."""
     return len(value.type.tensor_type.shape.dim) <= _MOST_DIMENSIONS
 
 

@@ -348,7 +348,7 @@ class _Builder:
         self._tiny = edit.constant("corrected_tiny", np.array(np.finfo(np.float32).tiny))
 
     def measured(self, node: onnx.NodeProto, view: GraphView, rank: int) -> tuple[str, int]:
-        """Return a tensor with the mean output of each channel of a node, and the axis of the channels."""
+        """Return a tensor whose mean per channel is that of a node's output, and the axis of the channels."""
         if not _is_image(node, rank):
             return node.output[0], result_axis(node.op_type) % rank
         spatial = list(range(2, rank))

@@ -101,7 +101,7 @@ def _watching(model: Model, tensors: Sequence[str]) -> Edit:
 
 
 def within(model: Model, tensors: Iterable[str], room: int) -> Iterator[tuple[str, ...]]:
-    """Yield the tensors in groups, each for one run: of at most `room` bytes if shapes are known, else a single tensor."""
+    """Yield the tensors in groups of at most `room` bytes, each for a run; a larger tensor comes alone."""
     group: list[str] = []
     left = room
     for name in tensors:

@@ -169,7 +169,7 @@ def _tensor(weight: _PairedWeight | _StoredWeight) -> onnx.TensorProto:
 
 
 def _pairs(edit: Edit) -> Iterator[tuple[_PairedWeight, onnx.NodeProto]]:
-    """Yield each weight Q/DQ pair with its DequantizeLinear."""
+    """Yield each INT8 Q/DQ pair on an FP32 weight, with its DequantizeLinear."""
     makers = edit.producers()
     for back in edit.nodes:
         pair = makers.get(back.input[0]) if back.op_type == DEQUANTIZE else None

@@ -362,7 +362,7 @@ def _parse_graph(stream: BinaryIO, whole: _Field, graph: onnx.GraphProto, source
 
 
 def _refer_to_values(stream: BinaryIO, field: _Field, tensor: onnx.TensorProto, source: Path) -> bool:
-    """Turn a tensor into a reference to its packed values in the file; return False for unusual tensors."""
+    """Turn a large tensor into a reference to its packed values in the file; return False for the rest."""
     if field.end - field.content < deferred.HEAVY:
         return False
     values: list[_Field] = []

@@ -327,7 +327,7 @@ class AttentionWriter:
     # --- the result ---
 
     def _softmax(self, scores: str) -> str:
-        """Return the attention probabilities, in the type that the node asks for."""
+        """Return the attention probabilities, computed in the type that the node asks for."""
         kind = self.node.integer("softmax_precision", 0)
         own = int(onnx.helper.np_dtype_to_tensor_dtype(self.sides.dtype))
         if kind in {0, own}:

@@ -139,7 +139,7 @@ def _simple_norm(writer: _Writer) -> bool:
 
 
 def _mean_square(writer: _Writer, tensor: str, gamma: str, axis: int, epsilon: float) -> None:
-    """Write an RMS normalization: divide by the root of the mean square and multiply by `gamma`, in FP32."""
+    """Write an RMS normalization: divide by the root of the mean square in FP32, multiply by `gamma`."""
     narrow = writer.dtype != np.float32
     kind = int(onnx.helper.np_dtype_to_tensor_dtype(writer.dtype))
     wide = writer.op("Cast", [tensor], "wide", to=onnx.TensorProto.FLOAT) if narrow else tensor

@@ -137,7 +137,7 @@ class Flow:
         return next(filter(self._is_weight, read), None) if writes else None
 
     def _carried_input(self, node: Node) -> int:
-        """Return the number of the node input whose values the node's outputs hold; None if it computes."""
+        """Return the number of the input whose quantized values a node passes to its outputs."""
         slot = self.carried[carried_outputs(node)[0]]
         numbers = carried_inputs(self.plain, node) or WRITES[node.op]
         return next(number for number in numbers if self._read(node, number, self.carried) == slot)
@@ -296,7 +296,7 @@ def _makes_scales(view: GraphView, pair: QdqPair) -> bool:
 
 
 def is_int8(pair: QdqPair | None) -> bool:
-    """Return True if a Q/DQ pair makes INT8 values (UINT8 with zero point 0 is read as INT8)."""
+    """Return True if a Q/DQ pair makes INT8 or UINT8 values, whatever its zero point."""
     return pair is not None and pair.dtype in {DType.INT8, DType.UINT8}
 
 

@@ -265,7 +265,7 @@ def _fits(rounded: RoundedWeight, spec: QuantSpec) -> bool:
 
 
 def _rounded_blocks(rounded: RoundedWeight) -> Quantization:
-    """Return the quantization of a rounded weight with block scales, which no calibration table holds."""
+    """Return the quantization of a rounded weight with the block scales that its rounding used."""
     return Quantization(
         format=rounded.format,
         scale=rounded.scale,

@@ -34,7 +34,7 @@ def stored_casts(view: GraphView) -> tuple[Node, ...]:
 
 
 def find_holder(view: GraphView, tensor: str) -> str:
-    """Return the constant that holds the values of `tensor` in another shape or order; else `tensor` itself."""
+    """Return the tensor whose values reach `tensor` through reshaping nodes and Transposes only."""
     while (maker := view.producer(tensor)) is not None and maker.op in RESHAPING | {"Transpose"}:
         tensor = maker.inputs[0]
     return tensor

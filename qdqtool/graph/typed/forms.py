@@ -80,7 +80,7 @@ class Forms:
         return not signature(node, self._edit.opset, self._narrow.word).takes(index)
 
     def outside(self, tensor: str) -> Form | None:
-        """Return the form that model outputs and bodies of control flow read; None if neither reads the tensor."""
+        """Return the form of a model input or output, or of a tensor that bodies read; None for the rest."""
         if tensor in self.bodies:
             return WIDE
         if tensor in self.ends:

@@ -307,7 +307,7 @@ class FixSearch:
         return f"{built.cost} instead of {self.best.cost}: {gain}"
 
     def _keep_apart(self, group: Sequence[_Attempt], missed: list[_Attempt], built: BuiltModel) -> None:
-        """Try the candidates of a group that reached their goal again, without the others; then each other candidate."""
+        """Retry the candidates that reached their goal, then each of the rest alone unless its goal is INT8."""
         self._try([attempt for attempt in group if attempt not in missed])
         for attempt in missed:
             if attempt.candidate.goal is Goal.INT8:

@@ -154,7 +154,7 @@ def _calibration(
 
 @contextmanager
 def _float(model: PreparedModel) -> Iterator[tuple[Path, Model]]:
-    """Yield the network with its current weights as a prepared float ONNX model."""
+    """Yield the float ONNX file of the network with its current weights, and the prepared model."""
     with TemporaryDirectory(prefix="qdqtool-qat-") as folder:
         path = Path(folder) / "float.onnx"
         model.write_float(path, model.example)

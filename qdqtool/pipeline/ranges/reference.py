@@ -186,7 +186,7 @@ class Reference:
         return _Taken(self.samples)
 
     def number(self, sample: Sample) -> int:
-        """Return the position of a sample among all samples of the reference."""
+        """Return the position of a sample in the source from which the reference was made."""
         return self._numbers[id(sample)]
 
     def outputs(self, sample: Sample) -> Values:

@@ -71,7 +71,7 @@ def _has_few_numbers(view: GraphView) -> bool:
 
 
 def is_small(view: GraphView) -> bool:
-    """Return True if an inference is very fast, with usual sizes for dynamic dimensions."""
+    """Return True if the tensors of a sample have few elements; dynamic dimensions get usual lengths."""
     return sum(sizes(view, usual_shapes(view.inputs))) <= _SMALL
 
 
@@ -124,7 +124,7 @@ def fold(samples: tuple[Sample, ...], part: int) -> tuple[tuple[Sample, ...], tu
 
 
 def without(parts: Sequence[Part], part: int) -> tuple[Part, ...]:
-    """Return the samples of all parts except one."""
+    """Return all parts except number `part`."""
     return tuple(entry for number, entry in enumerate(parts) if number != part)
 
 

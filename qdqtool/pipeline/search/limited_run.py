@@ -268,7 +268,7 @@ def _with_float(recipe: Recipe, nodes: tuple[str, ...]) -> Recipe:
 
 
 def _course(result: FloatLimit) -> tuple[RunStep, ...]:
-    """Return the steps of a run, with a step that records how much time the accuracy limit costs."""
+    """Return the steps of a run, with a step that records the engine's cost under the accuracy limit."""
 
     def act(work: RunContext) -> Measured:
         from qdqtool.pipeline.report import read_material

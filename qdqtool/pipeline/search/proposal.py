@@ -94,7 +94,7 @@ class TunedNetwork:
 
     @cached_property
     def tables(self) -> Mapping[str, CalibrationTable]:
-        """The calibration table of every calibrator; empty if there are no histograms."""
+        """Calibration tables of the calibrators that `auto` compares; empty if there are no histograms."""
         origin = self.origin
         if origin.histograms is None:
             return {}

@@ -310,7 +310,7 @@ class SweepContext:
     def _try_part(
         self, request: RunRequest, part: tuple[int, int] | None
     ) -> tuple[AccuracySummary | None, Try]:
-        """Run one configuration on some of the evaluation samples; build an engine only if it is timed."""
+        """Run a configuration on some evaluation samples; build an engine to estimate or time it on a GPU."""
         request = replace(request, part=part)
         folder = request.out
         if isinstance(self.speed, Estimated):

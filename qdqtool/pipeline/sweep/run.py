@@ -232,7 +232,7 @@ def _search(
     tell: OnProgress,
     end_trial: Callable[[], None] = _nothing,
 ) -> list[Any]:
-    """Run the trials of a sweep until no choice is left. Call `end_trial` after each trial; return all trials."""
+    """Run trials until enough are done; call `end_trial` after each trial, and return all trials."""
     sampler = bench.options.sampler
     drawn = sampler != "grid"
     all_of_it = space.size if sampler in {"grid", "gain"} else _DRAWN

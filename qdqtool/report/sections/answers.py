@@ -187,7 +187,7 @@ def _fixes_blocks(report: Report) -> Iterator[Block]:
 
 
 def _fallbacks(entries: Sequence[Fallback]) -> list[Entry]:
-    """Return the float nodes, with one entry per reason."""
+    """Return the compute nodes that are not quantized, or not as requested, with an entry per reason."""
     return [
         (
             f"{list_names([f'{entry.node} ({entry.op})' for entry in group], _NAMED)} {group[0].precision}: {group[0].reason}",

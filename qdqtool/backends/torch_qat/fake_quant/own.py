@@ -21,7 +21,7 @@ _SMALLEST = 1e-8
 
 
 class FakeQuantize(nn.Module):
-    """Module that rounds a float tensor to multiples of its scale."""
+    """Module that rounds a float tensor to INT8 or FP8 values times its scale."""
 
     def __init__(self, start: Start) -> None:
         super().__init__()

@@ -15,7 +15,7 @@ _WAYS = ("cross-layer", "smooth", "rotate", "depthwise")
 
 
 def propose(network: TunedNetwork, causes: Collection[NoiseCause]) -> Iterator[Proposal]:
-    """Yield each equalization of channels that a recipe can name."""
+    """Yield the equalizations of channels if the channels are uneven and none is equalized yet."""
     origin = network.origin
     is_uneven = any(
         cause.kind is CauseKind.OUTLIER or (cause.weight_reach or 0) >= OUTLIER for cause in causes

@@ -22,7 +22,7 @@ _SHARE: Final = 0.3
 
 
 def propose(network: TunedNetwork, causes: Collection[NoiseCause]) -> Iterator[Proposal]:
-    """Yield weights rounded by `gptq`, then weights with one scale per channel."""
+    """Yield weights rounded by `gptq`, then scales per channel, if weights cause much of the noise."""
     if any(cause.weights >= _SHARE for cause in causes):
         yield from _propose_rounding(network)
         yield from _per_channel(network)
