@@ -121,7 +121,7 @@ def _check_place(request: CalibrationRequest, expected: Mapping[str, str]) -> No
             where=where,
         )
     unseen = [path for path in (request.model, request.placement) if path is not None and not path.exists()]
-    heads = _heads(absolute(request.samples))
+    heads = [Path(head) for head in _heads(absolute(request.samples))]
     if heads[0].is_absolute() and not any(head.exists() for head in heads):
         unseen.append(heads[-1])
     if unseen:
@@ -332,11 +332,11 @@ def absolute(samples: SampleInput) -> str:
             fix="save the samples as an .npz file in a folder that all workers can access",
             where=samples.description,
         )
-    place = next((head for head in _heads(samples) if head.exists()), None)
-    return samples if place is None else str(place.resolve()) + samples[len(str(place)) :]
+    place = next((head for head in _heads(samples) if Path(head).exists()), None)
+    return samples if place is None else str(Path(place).resolve()) + samples[len(place) :]
 
 
-def _heads(samples: str) -> tuple[Path, ...]:
+def _heads(samples: str) -> tuple[str, ...]:
     """Return the parts of a `--samples` text that may be a path: "digits.npz[:8]", "feeds.py:function"."""
     place = samples.partition("[")[0]
-    return tuple(Path(head) for head in (place, place.rpartition(":")[0]) if head)
+    return tuple(head for head in (place, place.rpartition(":")[0]) if head)

@@ -94,6 +94,7 @@ def test_samples_are_the_same_in_any_folder(tmp_path: Path, monkeypatch: pytest.
         (tmp_path / name).touch()
     monkeypatch.chdir(tmp_path)
     assert absolute("s.npz[:4]") == f"{tmp_path}/s.npz[:4]"
+    assert absolute("./s.npz[:4]") == f"{tmp_path}/s.npz[:4]"
     assert absolute("feeds.py:feeds[2:]") == f"{tmp_path}/feeds.py:feeds[2:]"
     assert absolute("random:4") == "random:4"
     assert absolute("package.module:feeds") == "package.module:feeds"
