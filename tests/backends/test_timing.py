@@ -200,6 +200,19 @@ def test_files_of_others_are_refused(text: str, tmp_path: Path) -> None:
 # --- models on onnxruntime ---
 
 
+def test_models_with_one_file_name_keep_their_own_times(tmp_path: Path) -> None:
+    left, right = (save(graphs.conv_relu("N"), folder(tmp_path / name), "model.onnx") for name in "ab")
+    found = measure(TimeRequest(candidates=(left, right, right), effort=FEW, save=tmp_path / "s"))
+    names = [f"{name} on cpu" for name in ("a/model.onnx", "b/model.onnx (1)", "b/model.onnx (2)")]
+    assert [each.name for each in found.summaries] == names
+    assert len([*(tmp_path / "s").iterdir()]) == 3
+
+
+def folder(path: Path) -> Path:
+    path.mkdir()
+    return path
+
+
 def test_two_models_are_timed_on_the_cpu(tmp_path: Path) -> None:
     left, right = (save(graphs.conv_relu("N"), tmp_path, f"{name}.onnx") for name in "ab")
     found = measure(

@@ -18,7 +18,9 @@ from qdqtool.backends.timing.series import (
     Series,
     SeriesSummary,
     TimingVerdict,
+    distinct_names,
     judge,
+    spell_file,
     summarize,
     take_turns,
 )
@@ -43,12 +45,12 @@ if TYPE_CHECKING:
 class OrtClock:
     """Times one model with onnxruntime on one device."""
 
-    def __init__(self, model: Path, device: str, feeds: Mapping[str, NDArray[Any]]) -> None:
+    def __init__(self, model: Path, device: str, feeds: Mapping[str, NDArray[Any]], name: str = "") -> None:
         self._runner: OrtRunner = open_runner(
             model, description=model.name, provider=provider_of(device), faithful=False
         )
         self._feeds = feeds
-        self.name = f"{model.name} on {device}"
+        self.name = f"{name or model.name} on {device}"
         self.measures = "wall-clock time of one onnxruntime call, transfers included"
 
     def warm_up(self, milliseconds: float) -> None:
@@ -152,7 +154,7 @@ def measure(request: TimeRequest, on_turn: OnTurn | None = None) -> Timing:
     series, profiles = _time_models(request, on_turn) if models else _time_engines(request, on_turn)
     if request.save:
         for each in series:
-            write_text(request.save / f"{each.name.replace('/', '_')}.times.json", spell_times(each.times))
+            write_text(request.save / f"{spell_file(each.name)}.times.json", spell_times(each.times))
     return Timing(
         summaries=tuple(map(summarize, series)),
         verdicts=tuple(judge(series[0], each) for each in series[1:]),
@@ -175,9 +177,9 @@ def _time_models(
             "layer profiles and flags apply to engines only", fix="remove these options, or time engines"
         )
     clocks = []
-    for path in request.candidates:
+    for path, name in zip(request.candidates, distinct_names(request.candidates), strict=True):
         inputs = open_runner(path, description=path.name).inputs
-        clocks.append(OrtClock(path, request.device, _feeds(inputs, request)))
+        clocks.append(OrtClock(path, request.device, _feeds(inputs, request), name))
     return take_turns(clocks, request.effort, on_turn), ()
 
 
@@ -191,11 +193,14 @@ def _time_engines(
         return _by_library(request, plans, on_turn)
     _check_release(plans, program, request)
     flags = _shape_flags(request)
-    clocks = [TrtexecClock(program, plan, flags, request.timeout_s) for plan in plans]
+    clocks = [
+        TrtexecClock(program, plan, name, flags, request.timeout_s)
+        for plan, name in zip(plans, distinct_names(request.candidates), strict=True)
+    ]
     series = take_turns(clocks, request.effort, on_turn)
     if request.save:
         for clock in clocks:
-            write_text(request.save / f"{clock.name}.log", "\n".join(clock.log) + "\n")
+            write_text(request.save / f"{spell_file(clock.name)}.log", "\n".join(clock.log) + "\n")
     if not request.profile:
         return series, ()
     return series, tuple(LayerProfile(name=clock.name, layers=clock.profile()) for clock in clocks)

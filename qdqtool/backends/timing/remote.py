@@ -16,7 +16,7 @@ from qdqtool.backends.building.failures import last_line
 from qdqtool.backends.native.logger import logger_of
 from qdqtool.backends.plan import MODULES, EnginePlan, run_failure
 from qdqtool.backends.timing.engine_times import EngineClock
-from qdqtool.backends.timing.series import Effort, OnTurn, Series, take_turns
+from qdqtool.backends.timing.series import Effort, OnTurn, Series, distinct_names, spell_file, take_turns
 from qdqtool.backends.timing.trtexec_times import raw_name
 from qdqtool.core.protocols import Shape
 from qdqtool.errors import BuildError, QdqError, UsageError
@@ -81,8 +81,8 @@ def time_engines(
         if verdict["event"] != "timed":
             raise _failure(verdict, ended, plans[0].path, last_line(log))
     series = tuple(
-        Series(name=plan.path.name, clock=verdict["clock"], rounds=tuple(map(tuple, rounds)))
-        for plan, rounds in zip(plans, verdict["rounds"], strict=True)
+        Series(name=name, clock=verdict["clock"], rounds=tuple(map(tuple, rounds)))
+        for name, rounds in zip(distinct_names([plan.path for plan in plans]), verdict["rounds"], strict=True)
     )
     return series, tuple([(name, times) for name, times in profile] for profile in verdict["profiles"])
 
@@ -135,9 +135,10 @@ def measure(trt: Any, request: dict[str, Any], tell: Tell) -> dict[str, Any]:
     feeds = dict(np.load(request["inputs"], allow_pickle=False)) if request["inputs"] else {}
     shapes = {name: tuple(shape) for name, shape in request["shapes"].items()}
     clocks = []
-    for path in map(Path, request["plans"]):
+    paths = [Path(plan) for plan in request["plans"]]
+    for path, name in zip(paths, distinct_names(paths), strict=True):
         clock = EngineClock(trt, logger, path.read_bytes(), shapes, feeds)
-        clock.name = path.name
+        clock.name = name
         clocks.append(clock)
     effort = Effort(**request["effort"])
     series = take_turns(
@@ -152,7 +153,9 @@ def measure(trt: Any, request: dict[str, Any], tell: Tell) -> dict[str, Any]:
 def _save(clocks: list[EngineClock], folder: Path) -> None:
     for clock in clocks:
         for name, array in clock.outputs().items():
-            (folder / f"{clock.name}.{raw_name(name, 'output', array)}").write_bytes(array.tobytes())
+            (folder / f"{spell_file(clock.name)}.{raw_name(name, 'output', array)}").write_bytes(
+                array.tobytes()
+            )
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import exp, log, sqrt
+from pathlib import Path
 from statistics import fmean, median, pstdev, stdev
 from typing import Literal, Protocol
 
@@ -137,6 +138,26 @@ class Effort:
 
 OnTurn = Callable[[int, int], None]
 """Function that is called after each turn with the turns done and the total."""
+
+
+def spell_file(name: str) -> str:
+    """Return the name of a candidate as part of a file name."""
+    return name.replace("/", "_")
+
+
+def distinct_names(paths: Sequence[Path]) -> tuple[str, ...]:
+    """Return the file name of each path, with as many folders as tell equal names apart; equal paths are numbered."""
+    names, depth = [path.name for path in paths], 1
+    while len(set(names)) < len(set(paths)):
+        depth += 1
+        names = [
+            "/".join(path.parts[-depth:]) if names.count(name) > 1 else name
+            for path, name in zip(paths, names, strict=True)
+        ]
+    return tuple(
+        f"{name} ({names[:place].count(name) + 1})" if names.count(name) > 1 else name
+        for place, name in enumerate(names)
+    )
 
 
 def take_turns(clocks: Sequence[Clock], effort: Effort, on_turn: OnTurn | None = None) -> tuple[Series, ...]:

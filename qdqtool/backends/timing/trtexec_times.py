@@ -36,7 +36,9 @@ _TAIL = 100_000
 class TrtexecClock:
     """Times an engine by starting trtexec in every round; `log` is the output of the last run."""
 
-    def __init__(self, program: Program, plan: EnginePlan, flags: tuple[Flag, ...], timeout_s: float) -> None:
+    def __init__(
+        self, program: Program, plan: EnginePlan, name: str, flags: tuple[Flag, ...], timeout_s: float
+    ) -> None:
         program.check(flags)
         self._program = program
         self._plan = plan
@@ -44,7 +46,7 @@ class TrtexecClock:
         self._timeout_s = timeout_s
         self._warm_up_ms = 0.0
         self.log: tuple[str, ...] = ()
-        self.name = plan.path.name
+        self.name = name
         self.measures = f"GPU compute time by trtexec {spell(program.release)}, without transfers"
 
     def warm_up(self, milliseconds: float) -> None:
