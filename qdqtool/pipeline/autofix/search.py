@@ -150,7 +150,7 @@ class FixSearch:
             if candidate.goal in goals and candidate.key not in self._answered | halved
         ]
         groups = (self._group(waiting, goal) for goal in Goal)
-        return next(filter(None, groups), self._halves.popleft() if self._halves else ())
+        return next(filter(None, groups), ()) or (self._halves.popleft() if self._halves else ())
 
     def _group(self, waiting: Sequence[Candidate], goal: Goal) -> list[_Attempt]:
         """Return candidates with one goal whose subjects and inputs are all different.
