@@ -287,14 +287,14 @@ def record_gain(
 ) -> Cure:
     """Return a change with its gain in dB.
 
-    `before` and `after` are the noise of each sample without and with the change.
+    `before` and `after` are the noise of each sample without and with the change. Without noise before, there is no gain.
     """
     old, new = math.fsum(before), math.fsum(after)
     if not new or not old:
         return Cure(
             what=correction,
             settings=settings,
-            gain_db=0.0 if new == old else None,
+            gain_db=None if old else 0.0,
             gain_low=None,
             gain_high=None,
             samples=len(after),

@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import math
 import re
+from math import inf
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qdqtool.core.evidence import better, chance, false_alarm, find_ties, student_quantile, student_tail
+from qdqtool.core.evidence import (
+    better,
+    chance,
+    false_alarm,
+    find_ties,
+    record_gain,
+    student_quantile,
+    student_tail,
+)
 from tests.shared import ROOT
 
 DRAWS = 5000
@@ -139,3 +148,9 @@ def test_candidates_are_compared_here_and_nowhere_else() -> None:
         if spread.search(path.read_text("utf-8"))
     }
     assert found - {"core/evidence.py"} == set(ELSEWHERE)
+
+
+def test_a_change_of_a_network_without_noise_does_not_help() -> None:
+    """Of an infinite ratio nothing may be made: noise that a change adds would make it the best change."""
+    assert not record_gain("x", (), [0.0, 0.0], [1.0, 2.0]).helps
+    assert record_gain("x", (), [1.0, 2.0], [0.0, 0.0]).level == inf
