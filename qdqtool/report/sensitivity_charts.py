@@ -170,7 +170,7 @@ def _beginning(names: Sequence[str]) -> str:
         return ""
     first, last = min(names), max(names)  # what these share, all in between share
     shared = next(
-        (place for place, pair in enumerate(zip(first, last, strict=False)) if pair[0] != pair[1]), 0
+        (place for place, pair in enumerate(zip(first, last, strict=False)) if pair[0] != pair[1]), len(first)
     )
     return first[: first.rfind("/", 0, shared) + 1]
 

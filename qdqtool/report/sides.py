@@ -325,8 +325,11 @@ def _by_node(report: Report) -> dict[str, _Cost]:
 
 def _compute(report: Report) -> dict[str, _Cost]:
     """Return kernels, bytes and milliseconds of each compute layer, in launch order."""
-    layers = (layer for layer in report.layers if layer.role is Role.COMPUTE)
-    return {main_node(layer) or layer.name: _Cost().with_layer(layer) for layer in layers}
+    costs: dict[str, _Cost] = {}
+    for layer in (layer for layer in report.layers if layer.role is Role.COMPUTE):
+        name = main_node(layer) or layer.name
+        costs[name] = costs.get(name, _Cost()).with_layer(layer)
+    return costs
 
 
 def _count(value: int | None) -> str:

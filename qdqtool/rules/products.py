@@ -317,7 +317,7 @@ def explain_half_quantized(evidence: NodeEvidence) -> Iterator[Explanation]:
         extra = "; its quantized weight is dequantized in every inference" if _is_computed(evidence) else ""
         measured = f"; {Command('repair', ('--samples', 'DATA'))} does" if evidence.any_quantized else ""
         yield Explanation(
-            reason=f"the activation has no Q/DQ{several}{extra}",
+            reason=f"{'the activations have' if several else 'the activation has'} no Q/DQ{extra}",
             fix=f"put Q/DQ on input{several} {numbers}{f': {evidence.arithmetic} needs all of them' if several else ''}{measured}",
         )
     for operand in evidence.weights if evidence.activations else ():

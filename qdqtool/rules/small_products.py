@@ -356,7 +356,7 @@ def place_min_channels(view: GraphView, options: PlacementOptions) -> Iterator[S
         if narrowest < options.min_channels:
             yield from veto(
                 node,
-                f"this convolution has {narrowest} channels, fewer than place.min_channels={options.min_channels}",
+                f"this {node.op} has {narrowest} channels, fewer than place.min_channels={options.min_channels}",
                 f"{setting('place.min_channels', str(narrowest))} quantizes this node and all others with as many channels",
             )
 

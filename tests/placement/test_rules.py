@@ -398,7 +398,7 @@ def test_few_channels_stay_float_but_the_colours_of_the_input_do_not_count():
     narrow = place(models.depthwise_cnn(), min_channels=20)
     assert (
         vetoes(narrow, "dw[0]")["min_channels"]
-        == "this convolution has 16 channels, fewer than place.min_channels=20"
+        == "this Conv has 16 channels, fewer than place.min_channels=20"
     )
 
 

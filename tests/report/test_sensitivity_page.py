@@ -9,7 +9,7 @@ import pytest
 from qdqtool.core.sensitivity import CauseKind, Cure, FloatSet, NodeSensitivity, NoiseCause, Sensitivity
 from qdqtool.report.assemble import assemble, report_of
 from qdqtool.report.html import render
-from qdqtool.report.sensitivity_charts import bar_chart, lines
+from qdqtool.report.sensitivity_charts import _beginning, bar_chart, lines
 from tests.report.material import EVIL, FULL, chain_material
 
 
@@ -127,3 +127,7 @@ def test_the_bars_have_the_order_of_the_table() -> None:
         word.text for word in bar_chart(replace(study(), nodes=rows)).iter("text") if word.text in names
     ]
     assert labels == list(names)
+
+
+def test_the_path_that_all_names_share_is_known_though_one_name_begins_another() -> None:
+    assert _beginning(["/conv/Conv", "/conv/Conv_1"]) == "/conv/"
