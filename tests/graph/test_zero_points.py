@@ -117,6 +117,13 @@ NETWORKS = {
     "pooled": lambda: (
         Net(1, 4, 8, 8).conv(4, 6, 1).add("Relu").add("MaxPool", kernel_shape=[3, 3], **PADDED).conv(6, 4, 1)
     ),
+    "averaged with its border": lambda: (
+        Net(1, 4, 8, 8)
+        .conv(4, 6, 1)
+        .add("Relu")
+        .add("AveragePool", kernel_shape=[3, 3], auto_pad="SAME_UPPER", count_include_pad=1)
+        .conv(6, 4, 1)
+    ),
     "two readers": lambda: (
         Net(1, 4, 8, 8).conv(4, 6, 1).add("Relu").conv(6, 6, 1).add("Add", "t1").add("Sigmoid")
     ),
@@ -150,7 +157,7 @@ def _pairs(net: Net, folder: Path, zero: int = -128) -> Model:
     joins = [
         decision(node.name, index, tensor)
         for node in model.view.nodes
-        if node.op in {"Concat", "MaxPool"}
+        if node.op in {"Concat", "MaxPool", "AveragePool"}
         or (node.op == "Add" and not any(map(model.view.is_constant, node.inputs)))
         for index, tensor in enumerate(node.inputs)
     ]

@@ -656,7 +656,8 @@ class ConstantWriter:
         """Return True if an operator keeps a tensor of one constant value unchanged."""
         op = node.op_type
         if op == "AveragePool":
-            return not any(attribute(node, "pads", ())) or not attribute(node, "count_include_pad", 0)
+            padded = any(attribute(node, "pads", ())) or attribute(node, "auto_pad", b"").startswith(b"SAME")
+            return not padded or not attribute(node, "count_include_pad", 0)
         if op in RESAMPLING:
             mode = attribute(node, "mode", b"nearest"), attribute(node, "coordinate_transformation_mode", b"")
             return mode[0] in {b"nearest", b"linear"} and mode[1] != b"tf_crop_and_resize"
