@@ -302,6 +302,25 @@ def test_a_border_is_what_zero_has_become(tmp_path: Path) -> None:
         assert value == pytest.approx(-128 * step)
 
 
+@pytest.mark.parametrize(("mode", "auto_pad"), [("constant", "SAME_UPPER"), ("reflect", "NOTSET")])
+def test_a_pad_that_a_convolution_cannot_do_stays(mode: str, auto_pad: str, tmp_path: Path) -> None:
+    net = Net(1, 4, 8, 8).conv(4, 6, 1).add("Relu")
+    net.constants += [
+        numpy_helper.from_array(np.array([0, 0, 1, 1, 0, 0, 1, 1]), "border"),
+        numpy_helper.from_array(np.zeros((), np.float32), "nought"),
+    ]
+    net.add("Pad", "border", "nought", mode=mode).conv(6, 4, 3, auto_pad=auto_pad)
+    proto = whole(_pairs(net, tmp_path).proto)
+    del proto.graph.value_info[:]
+    for index in (2, 3):  # of unknown size, so the border of auto_pad is unknown too
+        proto.graph.input[0].type.tensor_type.shape.dim[index].dim_param = f"size_{index}"
+    before = opened(proto, tmp_path)
+    again = with_zero_points(with_constants(before)[0])
+    feeds = {"x": NOISE.standard_normal(net.shape).astype(np.float32)}
+    wanted, found = (run(whole(unrounded(one).proto), feeds)[net.at] for one in (before, again))
+    np.testing.assert_allclose(found, wanted, atol=1e-5)
+
+
 def test_an_add_of_quantized_branches_needs_one_node_for_both(tmp_path: Path) -> None:
     _, _, written = _constants(NETWORKS["residual"](), tmp_path)
     assert sum(entry.nodes for tensor, entry in written.items() if tensor != "x") == 1

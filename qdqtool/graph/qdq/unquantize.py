@@ -223,11 +223,15 @@ def _without_border(edit: Edit, quantize: onnx.NodeProto) -> None:
     backs = edit.readers(quantize.output[0])
     if pad is None or pad.op_type != "Pad" or len(pad.input) != 3 or len(backs) != 1:
         return
+    if attribute(pad, "mode", b"constant") != b"constant":
+        return
     readers = edit.readers(backs[0][0].output[0])
     pads, value = edit.value(pad.input[1]), edit.value(pad.input[2])
     if len(readers) != 1 or readers[0][0].op_type != "Conv" or readers[0][1] != 0:
         return
     conv = readers[0][0]
+    if attribute(conv, "auto_pad", b"NOTSET").startswith(b"SAME"):
+        return
     if pads is None or value is None or value.any() or any(attribute(conv, "pads", ())) or pads.size < 6:
         return
     half = pads.size // 2
