@@ -100,6 +100,33 @@ def test_an_operator_of_onnxruntime_written_out_computes_the_same(name: str, tmp
         np.testing.assert_allclose(found[tensor], value, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("name", "inputs", "outputs"),
+    [
+        ("heads", ["", "", "", "past_k", "past_v", "filled"], []),
+        ("heads", ["", "", "", "past_k", "past_v", "", "beams"], []),
+        ("shared_heads", [], ["scores"]),
+    ],
+)
+def test_an_attention_with_a_tensor_that_is_not_written_stays(
+    name: str, inputs: list[str], outputs: list[str], tmp_path: Path
+) -> None:
+    proto = onnx.ModelProto()
+    proto.CopyFrom(CASES[name])
+    (node,) = proto.graph.node
+    node.input.extend(inputs)
+    node.output.extend(outputs)
+    shapes = {"past_k": [BATCH, HEADS, 8, SIZE], "past_v": [BATCH, HEADS, 8, SIZE], "filled": [1]}
+    for tensor in filter(None, inputs):
+        kind = TensorProto.FLOAT if "past" in tensor else TensorProto.INT32
+        shape = shapes.get(tensor, [BATCH, 1, 8])
+        proto.graph.input.append(helper.make_tensor_value_info(tensor, kind, shape))
+    for tensor in outputs:
+        proto.graph.output.append(helper.make_tensor_value_info(tensor, TensorProto.FLOAT, None))
+    model = prepare(opened(proto, tmp_path), PrepareOptions())
+    assert [one.op for one in model.view.nodes] == [node.op_type]
+
+
 def test_an_operator_that_no_builder_takes_is_named_with_a_way_out(tmp_path: Path) -> None:
     s = models.Sketch()
     experts = [s.input("x", [4, WIDTH]), s.input("router", [4, 2])]

@@ -226,7 +226,8 @@ def _multi_head(writer: _Writer, masks: dict[tuple[Any, ...], str]) -> bool:
     heads = node.integer("num_heads", 0)
     ready = len(shape) == 3 and isinstance(shape[-1], int) and heads > 0
     kinds = [len(writer.view.info(writer.input(index)).shape or ()) for index in (1, 2)]
-    if not ready or kinds != [3, 3] or writer.input(4) or writer.read(writer.output(3)):
+    unread = any(writer.input(index) for index in (4, *range(8, len(node.inputs))))
+    if not ready or kinds != [3, 3] or unread or writer.read(writer.output(3)):
         return False
     width = (writer.view.info(writer.input(2)).shape or (None,))[-1]
     width = width if isinstance(width, int) else int(shape[-1])
@@ -261,6 +262,8 @@ def _group_query(writer: _Writer, masks: dict[tuple[Any, ...], str]) -> bool:
     shape, past = view.info(writer.input(0)).shape or (), view.info(writer.input(3)).shape or ()
     unread = [index for index in range(9, len(node.inputs)) if index != 10 and writer.input(index)]
     if heads < 1 or shared < 1 or len(shape) != 3 or len(past) != 4 or unread:
+        return False
+    if writer.read(writer.output(3)):
         return False
     if (
         not isinstance(past[-1], int)
