@@ -444,7 +444,7 @@ def weight_axis(node: _Attributed, index: int, rank: int, target: Target | None 
 def summed_axis(node: _Attributed, index: int, rank: int) -> int:
     """Return the axis over which a compute node sums in operand `index`; for a convolution, its channels."""
     if node.op in CONVOLUTIONS:
-        return 1
+        return 0 if node.op == "ConvTranspose" and index else 1
     if node.op == "Gemm":
         transposed = bool(node.attribute("transB" if index else "transA", 0))
         return int(transposed) if index else 1 - transposed

@@ -21,6 +21,7 @@ from qdqtool.graph.qdq.find import find
 from qdqtool.matching.rule import RULES, Rule, rulebook
 from qdqtool.placement.lint import codes, lint
 from qdqtool.placement.repair import repair
+from qdqtool.trt.ops import summed_axis
 from tests import models
 from tests.placement.qdq import GRAPHS, STEP, Quantized
 from tests.shared import shared
@@ -142,6 +143,11 @@ def test_repair_scales_a_transposed_convolution_as_its_release_reads_it(release,
         if any(slot.node == "up" and slot.index == 1 for slot in pair.slots)
     }
     assert axes == {target.transposed_axis}
+
+
+def test_a_transposed_convolution_sums_over_the_first_axis_of_its_weight(tmp_path):
+    view = load(models.save(GRAPHS["conv_transpose"](), tmp_path)).view
+    assert [summed_axis(view.by_name["up"], index, 4) for index in (0, 1)] == [1, 0]
 
 
 def test_old_gpus_are_warned_of(tmp_path):
