@@ -35,7 +35,9 @@ def sketch(
     return s.model(opset=17, domains=[DOMAIN])
 
 
-def grouped(*, packed: bool, rotated: bool, interleaved: bool = False, past: int = 3) -> onnx.ModelProto:
+def grouped(
+    *, packed: bool, rotated: bool, interleaved: bool = False, past: int = 3, **more: int
+) -> onnx.ModelProto:
     """A step of a decoder with eight heads that share two, which grows its cache by the new tokens."""
     s = models.Sketch()
     shared, total = 2, TOKENS + past
@@ -44,7 +46,7 @@ def grouped(*, packed: bool, rotated: bool, interleaved: bool = False, past: int
     inputs += ["", ""] if packed else [s.input(name, [BATCH, TOKENS, shared * SIZE]) for name in "kv"]
     inputs += [s.input(name, [BATCH, shared, past, SIZE]) for name in ("past_k", "past_v")]
     inputs += [s.constant("ends", np.full(BATCH, total - 1, np.int32)), s.constant("total", np.int32(total))]
-    attributes: dict[str, Any] = {"num_heads": HEADS, "kv_num_heads": shared}
+    attributes: dict[str, Any] = {"num_heads": HEADS, "kv_num_heads": shared, **more}
     if rotated:
         angles = np.outer(np.arange(16), 1 / 100 ** (np.arange(SIZE // 2) / SIZE)).astype(np.float32)
         inputs += [s.constant("cos", np.cos(angles)), s.constant("sin", np.sin(angles))]
@@ -82,6 +84,7 @@ CASES = {
     ),
     "shared_heads": grouped(packed=False, rotated=False),
     "shared_heads_packed": grouped(packed=True, rotated=False),
+    "shared_heads_that_see_later_tokens": grouped(packed=False, rotated=False, causal=0),
     "shared_heads_rotated": grouped(packed=False, rotated=True),
     "shared_heads_packed_and_rotated_in_couples": grouped(packed=True, rotated=True, interleaved=True),
 }

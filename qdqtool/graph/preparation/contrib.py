@@ -268,6 +268,7 @@ def _group_query(writer: _Writer, masks: dict[tuple[Any, ...], str]) -> bool:
     if (
         not isinstance(past[-1], int)
         or node.integer("smooth_softmax", 0)
+        or node.integer("sliding_window_cache", 0)
         or node.integer("local_window_size", -1) > 0
     ):
         return False
@@ -287,7 +288,7 @@ def _group_query(writer: _Writer, masks: dict[tuple[Any, ...], str]) -> bool:
     attributes = {
         "scale": node.attribute("scale", 0.0),
         "softcap": node.attribute("softcap", 0.0),
-        "is_causal": 1,
+        "is_causal": node.integer("causal", 1),
     }
     like = replace(node, inputs=inputs, outputs=node.outputs[:3], attributes=attributes)
     attention = AttentionWriter(
