@@ -40,9 +40,11 @@ _LONGEST = 4 << 20
 """Largest number of characters of one text; a longer text is not a message and is dropped."""
 _BEGINS = re.compile(rb"\s*(?:\[\s*[\[{]|\{\s*(?:\"|$))")
 _SECOND_LINE = re.compile(rb"[^\n]*\n\s*\S")
-_TOKEN = re.compile(r"\"[^\"\\]*(?:\\.[^\"\\]*)*(?:\"|\\?\Z)|[{}\[\],:]|[^\s\"{}\[\],:]+|\n", re.DOTALL)
-"""A text, also one that continues after the piece; a mark; a number or a word; a line end."""
-_MARKS = frozenset("{}[],:\n")
+_TOKEN = re.compile(r"\"[^\"\\]*(?:\\.[^\"\\]*)*(?:(\")|\\?\Z)|([{}\[\],:\n])|[^\s\"{}\[\],:]+", re.DOTALL)
+"""A text, also one that continues after the piece; a mark or a line end; a number or a word.
+
+A group matches in tokens that cannot continue after the piece.
+"""
 
 
 def json_of(text: str) -> dict[str, object] | None:
@@ -208,18 +210,24 @@ def _text(token: str) -> str:
 
 def _tokens(pieces: Iterator[bytes]) -> Iterator[str]:
     """Yield the tokens of a JSON text: strings, numbers, punctuation and line ends. Skip too long tokens."""
-    left = ""
+    left, is_too_long = "", False
     decode = codecs.getincrementaldecoder("utf-8")("surrogateescape").decode
     for piece in pieces:
         text = left + decode(piece)
-        end = 0
+        left = ""
         for token in _TOKEN.finditer(text):
-            if token.end() == len(text) and token[0] not in _MARKS:
+            if token.end() == len(text) and token.lastindex is None:
+                left = token[0]
                 break
-            yield token[0]
-            end = token.end()
-        left = text[end:] if len(text) - end < _LONGEST else ""
-    yield from (token[0] for token in _TOKEN.finditer(left))
+            if not is_too_long:
+                yield token[0]
+            is_too_long = False
+        if len(left) >= _LONGEST:
+            # What begins it and an unfinished escape remain, so that its end is found.
+            backslashes = len(left) - len(left.rstrip("\\"))
+            left, is_too_long = left[0] + "\\" * (backslashes % 2), True
+    if left and not is_too_long:
+        yield left
 
 
 # --- CSV -------------------------------------------------------------------------------------------------------------

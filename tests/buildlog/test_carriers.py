@@ -113,6 +113,14 @@ def test_a_log_that_a_collector_exported_says_the_same(name):
         assert _said(exported, stated=True) == _said(plain, stated=True)
 
 
+@pytest.mark.parametrize("lead", range(3))
+def test_a_too_long_text_of_an_export_is_dropped_alone(lead):
+    lines = small.trtexec().splitlines()
+    records: list[dict[str, str]] = [{"message": line} for line in lines]
+    records.insert(len(lines) // 2, {"message": "x" * lead + '\\", ' * (2 << 20), "image": "y"})
+    assert _said(json.dumps(records), stated=True) == _said(small.trtexec(), stated=True)
+
+
 def test_a_cell_of_several_lines_is_read_line_by_line():
     lines = small.trtexec().split("\n")[:-1]
     pairs = ["\n".join(lines[at : at + 2]) for at in range(0, len(lines), 2)]
