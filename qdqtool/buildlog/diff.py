@@ -126,7 +126,7 @@ def _collect_times(run: LogRun) -> dict[str, float]:
         if phase.stated:
             times[f"build: {phase.name} (s)"] = times.get(f"build: {phase.name} (s)", 0.0) + phase.seconds
     for row in run.profile:
-        times[f"layer: {row.layer} (ms)"] = row.average_ms
+        times[f"layer: {row.layer} (ms)"] = times.get(f"layer: {row.layer} (ms)", 0.0) + row.average_ms
     return times
 
 

@@ -268,6 +268,20 @@ def test_diff_finds_the_fusion_that_was_lost(tmp_path, capsys):
     assert data["only_second"] == []
 
 
+def test_diff_adds_up_layers_of_one_name(tmp_path, capsys):
+    heading = "[01/10/2024-21:52:52] [I]    Layer   Time (ms)   Avg. Time (ms)   Median Time (ms)   Time %\n"
+    logs = [tmp_path / "a.log", tmp_path / "b.log"]
+    for log, average in zip(logs, ("0.5", "0.75"), strict=True):
+        rows = "".join(
+            f"[01/10/2024-21:52:52] [I]    {layer}      10.0      {time}      {time}      33.3\n"
+            for layer, time in (("copy", average), ("Conv_0", "1.0"), ("copy", "0.25"))
+        )
+        log.write_text(small.trtexec() + heading + rows)
+    assert run(["diff", *map(str, logs), "--json"]) == 0
+    times = json.loads(capsys.readouterr().out)["data"]["times"]
+    assert times == [{"what": "layer: copy (ms)", "first": 0.75, "second": 1.0}]
+
+
 def test_diff_of_a_log_with_itself_is_no_difference(log, capsys):
     assert run(["diff", str(log), str(log)]) == 0
     assert "no difference" in capsys.readouterr().out
