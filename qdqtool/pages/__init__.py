@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.resources import files
+from operator import itemgetter
 from types import MappingProxyType
 
 from qdqtool.core.tensors import FORMATS
@@ -99,7 +100,7 @@ _CODE = re.compile(r"[A-Z]{3}[0-9]{3}")
 
 
 def explanation(word: str) -> str | None:
-    """Return the page of a pass, verdict or code in any case, or of a plug-in by its exact name, or None."""
+    """Return the page of a pass, verdict, code or plug-in, in upper or lower case; None if there is none."""
     page = page_of(word)
     if page is not None:
         return page.text
@@ -107,7 +108,14 @@ def explanation(word: str) -> str | None:
     if coded is not None:
         registry, name = coded
         return f"{word.upper()} {name}{_scope(registry.load(name))}\n\n{registry.manual(name)}\n"
-    return next((registry.manual(word) for registry in _registries() if word in _names(registry)), None)
+    named = [
+        (name != word, registry.manual(name))
+        for registry in _registries()
+        for name in _names(registry)
+        if name.lower() == word.lower()
+    ]
+    # A name in exactly this case comes first.
+    return min(named, key=itemgetter(0))[1] if named else None
 
 
 def _scope(plugin: object) -> str:

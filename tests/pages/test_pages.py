@@ -72,6 +72,11 @@ def test_the_list_without_a_word_names_every_page(capfd):
     assert all(code in listed for code in coded_plugins())
 
 
+@pytest.mark.parametrize("name", ["Half_Quantized", "PARSE"])
+def test_a_plug_in_is_found_in_upper_and_lower_case(name: str):
+    assert explanation(name) == explanation(name.lower()) is not None
+
+
 def test_a_word_that_has_no_page_is_answered_with_the_nearest(capfd):
     assert run(["explain", "INT8in"]) == 2
     assert "int8-in" in capfd.readouterr().err
