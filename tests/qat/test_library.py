@@ -542,6 +542,20 @@ def test_a_checkpoint_with_corrected_biases_loads_into_a_model_that_was_only_pre
     assert torch.equal(model.eval()(IMAGES[:4]), again.eval()(IMAGES[:4]))
 
 
+def test_a_checkpoint_with_the_bias_of_a_norm_without_weights_loads() -> None:
+    network = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8, affine=False), nn.ReLU()).eval()
+    model = ready(copy.deepcopy(network))
+    again = qat.prepare(network, IMAGES[:1], settings=SETTINGS)
+    again.load_state_dict(model.state_dict())
+    assert torch.equal(model.eval()(IMAGES[:4]), again.eval()(IMAGES[:4]))
+
+
+def test_a_bias_of_a_module_without_one_is_an_unexpected_key() -> None:
+    model = ready(networks.residual())
+    with pytest.raises(RuntimeError, match=r"Unexpected key.*network\.bias"):
+        model.load_state_dict({**model.state_dict(), "network.bias": torch.zeros(8)})
+
+
 def test_what_a_schedule_froze_stays_as_it_is(tmp_path: Path) -> None:
     model = ready(networks.residual())
     schedule = qat.FreezeSchedule(norms=1, scales=2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -199,8 +200,10 @@ def _add_biases(model: QatModel, state: dict[str, Any], prefix: str, *_: Any) ->
                 module: Any = model.get_submodule(owner)
             except AttributeError:
                 continue
-            if module.bias is None:
-                module.bias = nn.Parameter(torch.zeros_like(value, device=module.weight.device))
+            if getattr(module, "bias", value) is None:
+                # A BatchNorm without weights has only buffers.
+                place = next(chain(module.parameters(), module.buffers(), model.parameters()))
+                module.bias = nn.Parameter(torch.zeros_like(value, device=place.device))
 
 
 def _hold_loaded(model: QatModel, *_: Any) -> None:
