@@ -44,7 +44,8 @@ _SLACK: Final = 1e-5
 def block_emulation(source: Model | Path | bytes) -> bytes | None:
     """Return an equivalent model that emulates blocks of FP4 and FP8, for runtimes without such kernels.
 
-    None if the model has no such blocks, has Q/DQ that `lift` leaves in the graph, or is too large.
+    TensorRT variants of Q/DQ become ONNX's, also in a model without such blocks. None if nothing had to change, if
+    there are blocks beside Q/DQ that `lift` leaves in the graph, or if the model is too large.
     """
     model = source if isinstance(source, Model) else open_model(source)
     if model is None or weight_bytes(model) >= SINGLE_FILE_LIMIT // 4:
