@@ -58,7 +58,7 @@ def add_causes(
         plain: the float model that was quantized, None if only the Q/DQ model is there.
         origin: the parts from which the Q/DQ model was made; without them, only keeping nodes float can be tried as a cure.
         samples: the samples of the study.
-        on_step: called with the number of finished trials and the most that there can be.
+        on_step: called with the number of finished trials, given twice, because their total is not known before the end.
 
     Raises:
         InputFileError: the model cannot run on a sample.
