@@ -10,13 +10,15 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from qdqtool._version import __version__
+from qdqtool.backends.building.procedure import external_files
 from qdqtool.calibration.histograms import EQUALIZED
 from qdqtool.core.kinds import REPORT
 from qdqtool.core.recipe import AUTO
 from qdqtool.core.report import Report
-from qdqtool.io.files import digest_file, write_text
+from qdqtool.io.files import digest_file, digest_files, write_text
 from qdqtool.io.json_files import canonical, digest_of
 from qdqtool.pipeline import recipes, steps
 from qdqtool.pipeline.own_code import code_behind, own_code, release
@@ -62,8 +64,15 @@ class RunStep:
 
 
 def model_digest(work: RunContext) -> Mapping[str, str]:
-    """Return the digest and the name of the model that a run starts from."""
-    return {"model": digest_file(work.request.model), "name": work.request.model.name}
+    """Return the digests of the model that a run starts from and of its weight files, and its name."""
+    model = work.request.model
+    return {"model": digest_file(model), "name": model.name, **_digest_weights(model)}
+
+
+def _digest_weights(model: Path) -> Mapping[str, str]:
+    """Return the digest of the files with a model's external weights; nothing if it has none."""
+    files = external_files(model) if model.suffix == ".onnx" else ()
+    return {f"weights of {model.name}": digest_files(files)} if files else {}
 
 
 def _samples(work: RunContext) -> Mapping[str, str]:
@@ -101,7 +110,7 @@ def _digest_build(work: RunContext) -> Mapping[str, str]:
 
 def _evaluation(work: RunContext) -> Mapping[str, str]:
     reference = work.request.reference
-    digests = {} if reference is None else {"reference": digest_file(reference)}
+    digests = {} if reference is None else {"reference": digest_file(reference), **_digest_weights(reference)}
     named = {name: code_behind(name.partition(":")[0]) for name in work.recipe.compare.metrics if ":" in name}
     return {**_digest_build(work), **digests, "samples": work.evaluation.digest, **named}
 

@@ -8,10 +8,15 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
+import numpy as np
+import onnx
 import pytest
 
 from qdqtool.cli.app import run as cli
+from qdqtool.pipeline.runner import model_digest
 
 ROOT = Path(__file__).resolve().parents[2]
 DIGITS = ROOT / "recipes" / "examples" / "digits"
@@ -181,3 +186,20 @@ def test_a_failed_step_leaves_the_original_and_the_finished_steps(
     assert "Traceback" not in said
     assert model.read_bytes() == content
     assert not (tmp_path / "x" / "model.prepared.onnx").exists()
+
+
+def test_new_weights_in_a_file_beside_the_model_are_another_model(tmp_path: Path) -> None:
+    """A network trained again has the graph and the file names of before."""
+    digests = []
+    for value in (1.0, 2.0):
+        proto = onnx.load(DIGITS / "digits.onnx")
+        for tensor in proto.graph.initializer:
+            array = onnx.numpy_helper.to_array(tensor)
+            if array.dtype == np.float32:
+                tensor.CopyFrom(onnx.numpy_helper.from_array(array * np.float32(value), tensor.name))
+        onnx.save(proto, tmp_path / "m.onnx", save_as_external_data=True, location="m.data", size_threshold=0)
+        request = SimpleNamespace(model=tmp_path / "m.onnx")
+        digests.append(model_digest(cast("Any", SimpleNamespace(request=request))))
+        (tmp_path / "m.data").unlink()
+    assert digests[0]["model"] == digests[1]["model"]
+    assert digests[0] != digests[1]
