@@ -181,6 +181,7 @@ def test_labels_lie_beside_the_data_or_in_a_file(tmp_path: Path) -> None:
         ("l.txt", "3\n\n1\n", [3, 1]),
         ("l.txt", "cat.jpg 3\ndog.jpg 1\n", {"cat.jpg": 3, "dog.jpg": 1}),
         ("l.csv", "file,label\ncat.jpg,3\n", {"cat.jpg": 3}),
+        ("excel.csv", "\ufefffile,label\ncat.jpg,3\n", {"cat.jpg": 3}),
         ("l.tsv", "file\tclass_id\twnid\na b.jpg\t3\tn1\n", {"a b.jpg": 3}),
         ("l.json", "[3, 1]", [3, 1]),
         ("l.json", '{"cat.jpg": 3}', {"cat.jpg": 3}),

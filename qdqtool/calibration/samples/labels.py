@@ -251,7 +251,7 @@ def _from_text(path: Path) -> Labels:
                 fix="pass a text file with one label per line",
                 where=str(path),
             )
-        lines = [line for line in content.decode("utf-8").splitlines() if line.strip()]
+        lines = [line for line in content.decode("utf-8-sig").splitlines() if line.strip()]
     except (OSError, UnicodeDecodeError) as error:
         raise InputFileError(
             f"the file cannot be read: {error}", fix="pass a text file of labels", where=str(path)

@@ -142,11 +142,13 @@ def fitting_samples(view: GraphView, samples: SampleSource, count: int) -> tuple
 def fitting_numbers(view: GraphView, whole: int) -> frozenset[int]:
     """Return the samples for a fit, by number: those that do not choose ranges.
 
-    If most samples choose ranges, return every second sample.
+    If most samples choose ranges, return every second sample. A single sample fits and chooses.
 
     If samples both fit and evaluate a change, they overrate it: rounding may gain on its own samples and lose on
     others. So other samples evaluate the change.
     """
+    if whole < 2:
+        return frozenset(range(whole))
     chosen = choosing_numbers(whole, count_taken(view, whole))
     if chosen.step == 1:
         return frozenset(range(1, whole, 2))
