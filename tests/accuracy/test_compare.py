@@ -181,7 +181,7 @@ def test_a_candidate_whose_best_score_is_shared_is_noticed() -> None:
 def test_nan_outputs_are_refused_with_output_sample_and_side(side: str) -> None:
     broken = Scripted(lambda x: {"y": np.where(x > 0.5, np.nan, x)})
     pair = (broken, FLOAT) if side == "reference" else (FLOAT, broken)
-    with pytest.raises(InputFileError, match=f"1 of 4 values of the {side} are NaN") as caught:
+    with pytest.raises(InputFileError, match=f"1 of 4 values in the output of the {side} are NaN") as caught:
         compare(*pair, rows(np.eye(4)), CompareOptions())
     assert caught.value.where == "output 'y', sample 'row0'"
 

@@ -86,7 +86,7 @@ def test_bfloat16_is_read_from_its_bits(tmp_path: Path) -> None:
 
 
 def test_more_samples_than_stored_outputs_are_refused(forms: dict[str, Path]) -> None:
-    with pytest.raises(InputFileError, match="outputs of 3 samples only"):
+    with pytest.raises(InputFileError, match="outputs of 3 samples, but more"):
         compare(Scripted(identity), open_stored(forms["rows.npz"]), rows(np.eye(4)), CompareOptions())
 
 

@@ -144,13 +144,13 @@ def test_results_become_data_frames(results: dict[str, Any]) -> None:
     frame = results["quantize"].to_dataframe()
     assert list(frame["tensor"]) == [entry.tensor for entry in results["quantize"].ranges]
     assert len(results["place"].to_dataframe("decisions")) == len(results["place"].decisions)
-    with pytest.raises(UsageError, match="no list 'nothing'"):
+    with pytest.raises(UsageError, match="no list called 'nothing'"):
         results["place"].to_dataframe("nothing")
     quantized = results["quantize"]
     assert len(quantized.to_dataframe("decisions")) == len(quantized.placement.decisions)
     assert len(quantized.to_dataframe("")) == len(quantized.ranges)
     for name in ("nothing", "samples"):  # the second is a number, not a list
-        with pytest.raises(UsageError, match=rf"no list '{name}'.*ranges.*decisions"):
+        with pytest.raises(UsageError, match=rf"no list called '{name}'.*ranges.*decisions"):
             quantized.to_dataframe(name)
 
 

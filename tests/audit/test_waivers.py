@@ -44,7 +44,7 @@ def test_lint_takes_codes_in_any_case_and_names(word: str, tmp_path: Path) -> No
         found = qdqtool.lint(path, ignore=ignore)
         assert {one.code for one in found.waived} == {"QDQ101"}
         assert all(one.waiver == "for DLA" for one in found.waived)
-    with pytest.raises(UsageError, match="without a reason"):
+    with pytest.raises(UsageError, match="has no reason"):
         qdqtool.lint(path, ignore=[word])
 
 

@@ -282,7 +282,7 @@ def test_a_model_with_qdq_is_refused_with_two_ways_out(tmp_path: Path) -> None:
         (decision("conv2", 0, "x"), "does not read 'x'"),
         (decision("conv1", 0, "x", axis=1), "is along axis None"),
         (decision("conv1", 1, "conv1_w", axis=None, weight=True), "is along axis 0"),
-        (decision("relu2", 0, "conv2_y"), "no range for 'conv2_y'"),
+        (decision("relu2", 0, "conv2_y"), "no range for tensor 'conv2_y'"),
     ],
     ids=[
         "unknown node",

@@ -223,7 +223,7 @@ def test_a_corrected_bias_is_switched_with_its_node_or_the_one_in_front(kept: in
 def test_corrections_of_another_model_are_refused() -> None:
     _, quantized = prepared("a residual network")
     node = next(node.name for node in quantized.view.nodes if node.op == "Conv")
-    with pytest.raises(InputFileError, match="does not have 999"):
+    with pytest.raises(InputFileError, match="no constant bias with 999"):
         StagedModel(quantized, [NodeShift(node=node, shift=(0.0,) * 999)])
     with pytest.raises(InputFileError, match="'elsewhere', which the model does not have"):
         StagedModel(quantized, [NodeShift(node="elsewhere", shift=(0.0,))])
