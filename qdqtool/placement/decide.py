@@ -6,7 +6,7 @@ The order of rules cannot matter: requests and vetoes are sets, and groups of te
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from functools import partial
@@ -33,7 +33,7 @@ from qdqtool.graph.view import GraphView
 from qdqtool.matching.products import compute_nodes, operand_slots
 from qdqtool.matching.rule import RULES, Place, Rulebook, rulebook
 from qdqtool.placement.formats import notes, refuse, replace_opinions, schemes
-from qdqtool.trt.ops import SHAPE_READERS, quantization_commutes, upstream
+from qdqtool.trt.ops import SHAPE_READERS, upstream
 
 # --- shared scales ---------------------------------------------------------------------------------------------------
 # The groups with a shared scale that matter once the quantized tensors are known, merged.
@@ -185,7 +185,7 @@ def veto_unshared(view: GraphView, ties: list[SharedScale], opinions: Opinions) 
     hopeful = {slot for slot in tensors if all(opinion.only_if_shared for opinion in opinions[slot])}
     shared = carriers(ties, {tensor for slot, tensor in tensors.items() if slot not in hopeful})
     for slot in hopeful:
-        if shared.isdisjoint(upstream(view, tensors[slot])) or not _arrives(view, slot, tensors.keys()):
+        if shared.isdisjoint(upstream(view, tensors[slot])):
             yield SlotStatement(
                 slot=slot,
                 rule=min(opinion.rule for opinion in opinions[slot]),
@@ -194,18 +194,6 @@ def veto_unshared(view: GraphView, ties: list[SharedScale], opinions: Opinions) 
                 fix="nothing to do: INT8 here alone would save nothing",
                 claim=of_reason(Assertion.QUANTIZES_MORE),
             )
-
-
-def _arrives(view: GraphView, slot: Slot, granted: Collection[Slot]) -> bool:
-    """Return True if a node reads the values of this input in quantized form.
-
-    The values may pass nodes that only move values; the inputs of such nodes do not count.
-    """
-    node = view.by_name[slot.node]
-    if node.op != "Concat" and (slot.index or not quantization_commutes(view, node)):
-        return slot in granted
-    uses = [use for name in node.outputs for use in view.uses(name)]
-    return any(_arrives(view, Slot(node=use.node.name, index=use.index), granted) for use in uses)
 
 
 # --- decide ----------------------------------------------------------------------------------------------------------

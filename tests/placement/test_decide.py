@@ -2,10 +2,7 @@ from __future__ import annotations
 
 import random
 import time
-from pathlib import Path
 
-import numpy as np
-import onnx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -24,7 +21,6 @@ from qdqtool.core.placement import (
 )
 from qdqtool.core.recipe import PlacementOptions
 from qdqtool.errors import UsageError
-from qdqtool.graph.onnx_io.load import load
 from qdqtool.matching.rule import rulebook
 from qdqtool.placement.decide import decide
 from qdqtool.trt.ops import PRODUCTS
@@ -218,39 +214,3 @@ def test_twenty_thousand_nodes_take_seconds():
     placement = decide(view)
     assert time.process_time() - start < 60  # processor time: a square would take many minutes
     assert len(placement.quantized) >= 8_000
-
-
-def test_a_fork_is_not_quantized_for_a_branch_that_stays_float(tmp_path: Path) -> None:
-    """A router of experts is narrower than a kernel's tile; its Reshape would only round its input (OLMoE)."""
-    chance = np.random.default_rng(3)
-    floats = onnx.TensorProto.FLOAT
-    helper = onnx.helper
-    weights = {"router": chance.standard_normal((64, 4)), "expert": chance.standard_normal((64, 64))}
-    graph = helper.make_graph(
-        [
-            helper.make_node("LayerNormalization", ["x", "g"], ["n"], "norm"),
-            helper.make_node("Reshape", ["n", "rows"], ["r"], "to_router"),
-            helper.make_node("MatMul", ["r", "router"], ["scores"], "router_product"),
-            helper.make_node("Unsqueeze", ["n", "front"], ["u"], "to_expert"),
-            helper.make_node("MatMul", ["u", "expert"], ["y"], "expert_product"),
-        ],
-        "router",
-        [helper.make_tensor_value_info("x", floats, [1, 32, 64])],
-        [helper.make_tensor_value_info(name, floats, None) for name in ("scores", "y")],
-        [
-            onnx.numpy_helper.from_array(np.ones(64, np.float32), "g"),
-            onnx.numpy_helper.from_array(np.array([32, 64]), "rows"),
-            onnx.numpy_helper.from_array(np.array([0]), "front"),
-            *(
-                onnx.numpy_helper.from_array(value.astype(np.float32), name)
-                for name, value in weights.items()
-            ),
-        ],
-    )
-    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
-    model = load(models.save(proto, tmp_path))
-    quantized = {(entry.slot.node, entry.slot.index) for entry in decide(model.view).quantized}
-    assert ("expert_product", 1) in quantized
-    assert not quantized & {("to_router", 0), ("router_product", 0)}
-    both = decide(model.view, PlacementOptions(skip_rules=("narrow",)))
-    assert ("to_router", 0) in {(entry.slot.node, entry.slot.index) for entry in both.quantized}
