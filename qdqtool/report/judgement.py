@@ -256,12 +256,11 @@ def _of_outputs(comparison: Comparison, limit: float | None) -> Reply:
     level, overall = sqnr(comparison), comparison.sqnr
     samples = count_noun(comparison.samples, "sample")
     if level is None:
-        is_equal = any(
-            measure.metric == "max_abs" and measure.value == 0
+        is_equal = all(
+            any(measure.metric == "max_abs" and measure.value == 0 for measure in output.measures)
             for output in comparison.outputs
-            for measure in output.measures
         )
-        if is_equal:
+        if comparison.outputs and is_equal:
             return Reply(state="yes", evidence=f"the outputs are equal on {samples}")
         return Reply(state="unknown", evidence=f"no SQNR of the outputs, {samples}", settle=_LABELS)
     below = 0.0 if overall is None or overall.low is None else max(0.0, overall.sqnr_db - overall.low)

@@ -166,6 +166,20 @@ CASES: dict[str, tuple[Material, str, str]] = {
     ),
     "clean outputs": (replace(SOUND, comparison=_outputs(34.0, 31.0)), "accurate", "yes"),
     "equal outputs": (replace(SOUND, comparison=_outputs(None)), "accurate", "yes"),
+    "one of two outputs equal": (
+        replace(
+            SOUND,
+            comparison=replace(
+                _outputs(None),
+                outputs=(
+                    *_outputs(None).outputs,
+                    OutputComparison(output="z", measures=(Measure(metric="max_abs", value=3.0),)),
+                ),
+            ),
+        ),
+        "accurate",
+        "unknown",
+    ),
     "outputs between": (replace(SOUND, comparison=_outputs(17.0, 16.0)), "accurate", "unknown"),
     "clean outputs of three samples": (
         replace(SOUND, comparison=_outputs(34.0, 31.0, 3)),
