@@ -211,8 +211,11 @@ class _Meeting:
             return False
         if pair.reference in self._hidden:
             return True
-        count = listed_of({scored.reference: left[scored.reference] for scored in self._scored})
         different = [axis for axis in range(mine.ndim) if mine.shape[axis] != theirs.shape[axis]]
+        if not mine.size:  # an empty list has no layout
+            count = listed_of({scored.candidate: right[scored.candidate] for scored in self._scored})
+            return [theirs.shape[axis] for axis in different] == [count]
+        count = listed_of({scored.reference: left[scored.reference] for scored in self._scored})
         return [mine.shape[axis] for axis in different] == [count]
 
     def _unmeasured_notes(self) -> Iterator[str]:

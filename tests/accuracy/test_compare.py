@@ -435,3 +435,20 @@ def test_the_scored_output_has_an_interval_of_its_signal_to_noise() -> None:
 def test_equal_outputs_have_no_signal_to_noise() -> None:
     values = np.ones((3, 2), np.float32)
     assert compare(Scripted(identity), Scripted(identity), rows(values), CompareOptions()).sqnr is None
+
+
+@pytest.mark.parametrize("apart", [False, True], ids=["one output", "three outputs"])
+def test_a_list_of_detections_may_be_empty_in_the_first_picture_whose_lengths_differ(apart: bool) -> None:
+    boxes = np.array([[10, 10, 50, 60, 0.9, 1], [70, 20, 90, 80, 0.8, 2]], np.float32)
+
+    def listed(found: np.ndarray) -> dict[str, np.ndarray]:
+        if not apart:
+            return {"y": found}
+        return {"boxes": found[:, :4], "scores": found[:, 4], "classes": found[:, 5].astype(np.int64)}
+
+    names = ("boxes", "scores", "classes") if apart else ("y",)
+    reference = Scripted(lambda x: listed(boxes[: int(x[0, 0])]), names)
+    candidate = Scripted(lambda _: listed(boxes), names)
+    found = compare(reference, candidate, rows(np.array([[2.0], [0.0], [2.0]])), CompareOptions())
+    assert found.samples == 3
+    assert all("number of values" in output.measures[0].note for output in found.outputs)
