@@ -152,22 +152,36 @@ def ratio_interval(
     """Return the 95 % interval of 10 log10(sum signal / sum noise) in dB over samples; None for fewer than two samples.
 
     The interval is a bootstrap: samples are drawn with replacement, each with its signal and its noise. Draws without
-    any noise have no ratio, and count as the largest ratio that was drawn.
+    any noise have no ratio, and count as the largest ratio that was drawn. Draws with noise but no signal count as the
+    smallest.
     """
-    count = len(signal)
-    if count < 2 or not noise.sum() or not signal.sum():
+    if len(signal) < 2 or not noise.sum() or not signal.sum():
         return None
+    above, below = _drawn_sums(signal, noise)
+    is_finite = (above > 0) & (below > 0)
+    finite = 10 * np.log10(above[is_finite] / below[is_finite])
+    decibels = np.where(below > 0, finite.min(initial=np.inf), finite.max(initial=-np.inf))
+    decibels[is_finite] = finite
+    return _middle(decibels)
+
+
+def _drawn_sums(
+    first: np.ndarray[tuple[int], np.dtype[np.float64]], second: np.ndarray[tuple[int], np.dtype[np.float64]]
+) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
+    """Return both sums over samples drawn with replacement: (2, draws)."""
+    count = len(first)
     rng = np.random.default_rng(_SEED)
     batch = max(1, _CELLS // count)
     sums = []
     for start in range(0, _RATIO_DRAWS, batch):
         drawn = rng.multinomial(count, np.full(count, 1 / count), size=min(batch, _RATIO_DRAWS - start))
-        sums.append(np.stack([drawn @ signal, drawn @ noise]))
-    above, below = np.concatenate(sums, axis=1)
-    is_finite = (above > 0) & (below > 0)
-    decibels = 10 * np.log10(above[is_finite] / below[is_finite])
-    decibels = np.concatenate([decibels, np.full(int((~is_finite).sum()), decibels.max(initial=-np.inf))])
-    low, high = np.quantile(decibels, [(1 - _LEVEL) / 2, (1 + _LEVEL) / 2])
+        sums.append(np.stack([drawn @ first, drawn @ second]))
+    return np.concatenate(sums, axis=1)
+
+
+def _middle(draws: np.ndarray[tuple[int], np.dtype[np.float64]]) -> Interval:
+    """Return the range that holds the middle 95 % of the draws."""
+    low, high = np.quantile(draws, [(1 - _LEVEL) / 2, (1 + _LEVEL) / 2])
     return Interval(low=float(low), high=float(high))
 
 

@@ -79,6 +79,15 @@ def test_what_has_no_ratio_has_no_interval(signal: list[float], noise: list[floa
     assert ratio_interval(np.array(signal), np.array(noise)) is None
 
 
+def test_draws_with_noise_but_no_signal_have_the_smallest_ratio() -> None:
+    signal, noise = np.repeat([0.0, 1.0], [6, 2]), np.repeat([0.3, 0.1], [6, 2])
+    found = ratio_interval(signal, noise)
+    assert found is not None
+    # one sample with signal among eight
+    assert found.low == pytest.approx(10 * np.log10(1 / 2.2))
+    assert found.high < 10 * np.log10(6 / 1.2)
+
+
 @pytest.mark.parametrize("lost", [0.0, 0.002, 0.02, 0.1])
 @pytest.mark.parametrize("gained", [0.0, 0.02])
 @pytest.mark.parametrize("count", [30, 200, 1000])
