@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qdqtool.core.comparison import Measure
-from qdqtool.core.evidence import paired_interval
+from qdqtool.core.evidence import weighted_interval
 from qdqtool.core.protocols import Feeds, Sample
 
 NEXT: Final = "next_token"
@@ -166,7 +166,7 @@ class Perplexity:
         first, second = self._both()
         rise = 100 * (second / first - 1)
         left, right = (np.frombuffer(kept) for kept in self._losses)
-        ends = paired_interval(right - left)
+        ends = weighted_interval(right - left, np.frombuffer(self._positions))
         span = (
             ""
             if ends is None

@@ -165,6 +165,17 @@ def ratio_interval(
     return _middle(decibels)
 
 
+def weighted_interval(
+    values: np.ndarray[tuple[int], np.dtype[np.float64]],
+    weights: np.ndarray[tuple[int], np.dtype[np.float64]],
+) -> Interval | None:
+    """Return the 95 % bootstrap interval of the weighted mean of one value per sample; None if all values are equal."""
+    if len(np.unique(values)) < 2:
+        return None
+    above, below = _drawn_sums(weights * values, weights)
+    return _middle(above / below)
+
+
 def _drawn_sums(
     first: np.ndarray[tuple[int], np.dtype[np.float64]], second: np.ndarray[tuple[int], np.dtype[np.float64]]
 ) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:

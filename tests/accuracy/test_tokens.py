@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -97,6 +98,27 @@ def test_the_mask_of_a_batch_counts_if_only_its_first_row_is_judged() -> None:
     found = tokens.judged_tokens(*first, Sample(name="s", feeds={"ids": ids, "attention_mask": mask}))
     assert found is not None
     assert found.positions == 4
+
+
+def perplexity_note(rises: list[float], positions: list[int]) -> str:
+    both = tokens.Perplexity()
+    for rise, count in zip(rises, positions, strict=True):
+        both.record(
+            tokens.TokenJudgement(hits=(1, 1), own=0, same=1, losses=(2.0, 2.0 + rise), positions=count)
+        )
+    return both.note()
+
+
+def test_the_interval_of_the_perplexity_weights_samples_by_their_tokens_as_the_estimate_does() -> None:
+    note = perplexity_note([0.0, *(0.9 + 0.02 * step for step in range(9))], [2000, *[5] * 9])
+    found = re.search(r"\((\S+) %, 95 % interval (\S+) to (\S+) %\)", note)
+    assert found is not None
+    rise, low, high = map(float, found.groups())
+    assert low <= rise <= high
+
+
+def test_equal_models_have_a_perplexity_without_an_interval() -> None:
+    assert perplexity_note([0.0] * 5, [7] * 5) == "perplexity 7.389 -> 7.389 (+0.00 %), 35 tokens"
 
 
 def network(folder: Path) -> Path:
