@@ -173,6 +173,7 @@ class TextSource:
             self.taken += len(data)
             if self._copy is not None:
                 self._copy.write(data)
+                self._copy.flush()  # a killed process loses nothing that it read
             yield data
 
     def _unpack_blocks(self) -> Iterator[bytes]:

@@ -9,8 +9,10 @@ import io
 import json
 import lzma
 import os
+import signal
 import subprocess
 import sys
+import time
 import zipfile
 from collections import Counter
 from pathlib import Path
@@ -20,6 +22,7 @@ import pytest
 from qdqtool import buildlog
 from qdqtool.cli.app import run
 from qdqtool.core.kinds import LOG
+from qdqtool.errors import InputFileError, Terminated
 from tests.buildlog import carried, small
 
 
@@ -182,6 +185,50 @@ def test_a_pipe_hands_on_whether_the_build_failed(log, code, tmp_path):
     assert done.returncode == code, done.stderr.decode()
     assert b"run 1: " in done.stdout
     assert kept.read_bytes() == text
+
+
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [
+        (None, InputFileError.exit_code),
+        pytest.param(
+            signal.SIGTERM,
+            Terminated.exit_code,
+            marks=pytest.mark.skipif(os.name == "nt", reason="needs the signals of POSIX"),
+        ),
+    ],
+    ids=["not a log", "stopped"],
+)
+def test_the_copy_of_a_pipe_stays_when_the_command_ends_with_an_error(
+    number: int | None, code: int, tmp_path: Path
+) -> None:
+    kept = tmp_path / "logs" / "kept.log"
+    with subprocess.Popen(
+        [sys.executable, "-m", "qdqtool", "parse", "-", "--tee", str(kept)],
+        stdin=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as child:
+        assert child.stdin is not None
+        child.stdin.write(b"no line of a builder\n")
+        child.stdin.flush()
+        end = time.monotonic() + 60
+        while number is not None and time.monotonic() < end and not (kept.is_file() and kept.stat().st_size):
+            time.sleep(0.05)
+        if number is not None:
+            child.send_signal(number)
+            child.wait(60)
+        child.communicate(timeout=60)
+    assert child.returncode == code
+    assert kept.read_bytes() == b"no line of a builder\n"
+
+
+def test_a_log_may_be_copied_onto_itself(log: Path) -> None:
+    before = log.read_bytes()
+    assert run(["parse", str(log), "--tee", str(log)]) == 0
+    with log.open("rb") as stream:
+        command = [sys.executable, "-m", "qdqtool", "parse", "-", "--tee", str(log)]
+        subprocess.run(command, stdin=stream, capture_output=True, check=True)
+    assert log.read_bytes() == before
 
 
 def test_the_answer_of_a_pipe_goes_to_standard_output_while_a_terminal_shows_progress():

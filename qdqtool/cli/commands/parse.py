@@ -10,6 +10,8 @@ the tuned layer while the build runs; it exits with 4 if the build failed, or if
 
 from __future__ import annotations
 
+import os
+import stat
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -81,7 +83,7 @@ def parse(
     words = _Words(every=every, unread=unread, cache=_tensors_of(cache) if cache else None)
     exports = _Exports(events=events, tables=tables, parquet=parquet, trace=trace)
     with ExitStack() as stack:
-        copy = stack.enter_context(_copy(tee)) if tee else None
+        copy = stack.enter_context(_copy(tee, log)) if tee else None
         display = stack.enter_context(_Display(is_shown=piped))
         summary = _LogSummary("standard input" if piped else log)
         if exports.is_asked:
@@ -265,11 +267,33 @@ def _write(log: BuildLog, exports: _Exports) -> None:
 
 
 @contextmanager
-def _copy(path: Path) -> Iterator[BinaryIO]:
-    from qdqtool.io.files import replacing
+def _copy(path: Path, log: str) -> Iterator[BinaryIO]:
+    """Yield the stream for the copy of a log.
 
-    with replacing(path) as draft, draft.open("wb") as stream:
-        yield stream
+    The copy of a pipe may be the only record of a build: it is written under its name at once, and stays after an error.
+    """
+    from qdqtool.io.files import make_folder, replacing, unwritable
+
+    if _is_file(log):  # perhaps the same file, which must not be emptied before it is read
+        with replacing(path) as draft, draft.open("wb") as stream:
+            yield stream
+        return
+    try:
+        make_folder(path.parent)
+        copy = path.open("wb")
+    except OSError as error:
+        raise unwritable(path, error) from error
+    with copy:
+        yield copy
+
+
+def _is_file(log: str) -> bool:
+    """Return False if the log comes from a pipe or a terminal."""
+    try:
+        status = os.fstat(sys.stdin.fileno()) if log == "-" else Path(log).stat()
+    except (OSError, ValueError):  # its reader reports a missing file
+        return True
+    return stat.S_ISREG(status.st_mode)
 
 
 class _Display:
