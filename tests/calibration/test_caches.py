@@ -723,6 +723,13 @@ def test_json_on_the_command_line_survives_odd_scales(
     assert run(["cache", "lint", str(tmp_path / "c"), "--fail-on", "never"]) == 0
 
 
+@pytest.mark.parametrize("name", ["calibration.json", "calibration.flatbuffers", "calibration.cache"])
+def test_a_table_beside_the_json_of_onnxruntime_is_linted(name: str, written_by_onnxruntime: Path) -> None:
+    from qdqtool.cli.app import run
+
+    assert run(["cache", "lint", str(written_by_onnxruntime / name), "--fail-on", "never"]) == 0
+
+
 def chain_of(names: list[str], folder: Path) -> Path:
     """Convolutions one after the other, which hand on the tensors called `names`."""
     sketch = models.Sketch()

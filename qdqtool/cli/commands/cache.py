@@ -231,10 +231,23 @@ def lint(
 
         view = load(model).view
     beside = file.with_name("calibration.json")
-    table = CALIBRATION.read(beside) if beside.is_file() else None
+    table = CALIBRATION.read(beside) if _is_calibration(beside) else None
     findings = lint_cache(read_cache(file), None if against is None else read_cache(against), view, table)
     _show_findings(findings, as_json=as_json)
     return int(any(finding.severity.rank >= limits[fail_on] for finding in findings))
+
+
+def _is_calibration(path: Path) -> bool:
+    """Return True if the file is a calibration that qdqtool wrote; onnxruntime gives its JSON table the same name."""
+    from qdqtool.core.kinds import CALIBRATION
+    from qdqtool.errors import InputFileError
+    from qdqtool.io.json_files import read_json
+
+    try:
+        content = read_json(path) if path.is_file() else None
+    except InputFileError:
+        return False
+    return isinstance(content, dict) and content.get("kind") == CALIBRATION.kind
 
 
 @PLUGIN.command("to-qdq")
