@@ -224,6 +224,17 @@ def test_a_run_folder_gets_a_placement_that_reproduces_the_result(tmp_path: Path
     assert (new / "report.html").is_file()
 
 
+@pytest.mark.parametrize(("subject", "start"), [(".", "run"), ("..", "run/inner")])
+def test_the_new_folder_of_a_relative_run_folder_has_its_name(
+    subject: str, start: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
+) -> None:
+    (tmp_path / "run" / "inner").mkdir(parents=True)
+    (tmp_path / "run" / "model.qdq.onnx").touch()
+    monkeypatch.chdir(tmp_path / start)
+    assert run(["fix", subject, "--on", "local", "--dry-run"]) == 0
+    assert str(tmp_path / "run-fixed") in capsys.readouterr().out.replace("\n", "")
+
+
 def test_a_setting_is_one_candidate_whichever_of_its_nodes_are_float() -> None:
     first, second = (
         Candidate(subject=node, goal=Goal.ALLOWED, text="--set x", edits=(), settings=("x",))
