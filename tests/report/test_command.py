@@ -42,6 +42,13 @@ def test_the_page_lies_in_the_run_folder_and_pictures_where_asked(folder: Path) 
     assert (folder / "charts" / "engine-graph.svg").is_file()
 
 
+def test_the_page_of_an_engine_does_not_replace_the_page_of_its_run(folder: Path) -> None:
+    (folder / "report.html").write_text("the whole run")
+    assert run(["report", str(folder / "engine.json"), "--html"]) == 0
+    assert (folder / "report.html").read_text() == "the whole run"
+    assert (folder / "engine.report.html").read_text("utf-8").startswith("<!doctype html>")
+
+
 def test_two_runs_make_one_page(folder: Path) -> None:
     page = folder / "both.html"
     assert run(["report", str(folder / "a"), "--against", str(folder / "b"), "--out", str(page)]) == 0

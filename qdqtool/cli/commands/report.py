@@ -36,7 +36,11 @@ class Opened:
 def report(
     run: Annotated[Path, typer.Argument(help="Run folder, or file with the layer information of an engine.")],
     html: Annotated[
-        bool, typer.Option("--html", help="Write the page report.html into the run folder.")
+        bool,
+        typer.Option(
+            "--html",
+            help="Write the page report.html into the run folder, or NAME.report.html beside a file.",
+        ),
     ] = False,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Write the page to this file.")] = None,
     against: Annotated[
@@ -80,7 +84,8 @@ def report(
     opened = _open(run, profile, log)
     shown = _under(opened, device) if device else opened.report
     if html or out is not None:
-        page = out or (run if run.is_dir() else run.parent) / "report.html"
+        # Beside layers.json of a run folder is report.html, the page of the whole run.
+        page = out or (run / "report.html" if run.is_dir() else run.with_name(f"{run.stem}.report.html"))
         rival = None if against is None else _open(against, against_profile, None)
         diff = _difference(opened, rival) if rival else None
         names = None
