@@ -9,13 +9,20 @@ import json
 import re
 import shlex
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from glob import escape
 
 from qdqtool.core.claims import IS_GONE_THEN, RUNS_THEN, Assertion, Claim, of_fix
 from qdqtool.core.findings import Severity
 from qdqtool.core.wording import REPAIR, Action, Command, Setting, actions
+from qdqtool.errors import InputFileError
 
-_LIST_SETTING = re.compile(r"--set '(?P<key>[a-z_]+\.[a-z_]+)=\[(?P<values>[^\]]*)\]'(?P<rest>.*)", re.DOTALL)
+_LIST_SETTING = re.compile(
+    r"""--set (?P<word>'[a-z_]+\.[a-z_]+=\[[^']*'(?:"'"'[^']*')*)(?P<rest>.*)""", re.DOTALL
+)
+"""A setting of a list, in one word as `shlex.quote` writes it, and the text after it."""
+_MOST_NAMES = 100_000
+"""Most names in the list of a setting that is merged with others."""
 
 _FOLLOWED = re.compile(r"`qdqtool [a-z]|--set \S|python -c \"")
 """The parts of a fix that a user can type: a command of this tool, a setting of a recipe, or a line of Python."""
@@ -372,8 +379,28 @@ def excluding(nodes: Iterable[str]) -> str:
 
 def _glob(name: str) -> str:
     """Return a glob pattern that matches only this name, quoted if a list in a recipe needs it."""
-    pattern = escape(name)
-    return pattern if _PLAIN.fullmatch(pattern) else json.dumps(pattern, ensure_ascii=False)
+    return _quoted(escape(name))
+
+
+def _quoted(value: object) -> str:
+    """Return a value as a list in a recipe has it; text gets quotes if it needs them."""
+    if isinstance(value, str) and _PLAIN.fullmatch(value):
+        return value
+    return json.dumps(value, ensure_ascii=False)
+
+
+@lru_cache(maxsize=1024)
+def _list_items(text: str) -> tuple[str, ...] | None:
+    """Return the items of a YAML list, each as a list in a recipe has it; None if it is no list of plain values."""
+    from qdqtool.io.yaml_files import parse_yaml
+
+    try:
+        value, _ = parse_yaml(text, "--set", most=_MOST_NAMES, aliases=False)
+    except InputFileError:
+        return None
+    if not isinstance(value, list) or not all(isinstance(item, str | int | float) for item in value):
+        return None
+    return tuple(map(_quoted, value))
 
 
 def join_fixes(fixes: Iterable[str]) -> str:
@@ -387,14 +414,15 @@ def join_fixes(fixes: Iterable[str]) -> str:
     texts: list[str] = []
     for fix in dict.fromkeys(fixes):
         match = _LIST_SETTING.fullmatch(fix)
-        if match is None:
+        option = Setting.of(shlex.split(match["word"])[0]) if match else None
+        items = _list_items(option.value) if option else None
+        if match is None or option is None or items is None:
             texts.append(fix)
             continue
-        key = match["key"]
+        key = option.key
         if key not in lists:
             texts.append(key)
-        values = [value.strip() for value in match["values"].split(",") if value.strip()]
-        lists[key] = [*lists.get(key, []), *values]
+        lists[key] = [*lists.get(key, []), *items]
         rests[key] = [*rests.get(key, []), match["rest"]]
     return "; ".join(
         setting(text, lists[text]) + " and".join(dict.fromkeys(rests[text])) if text in lists else text

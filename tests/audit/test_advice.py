@@ -11,6 +11,7 @@ import pytest
 import qdqtool
 from qdqtool.core.advice import (
     PLACEHOLDERS,
+    excluding,
     explain_placeholders,
     join_fixes,
     setting,
@@ -28,6 +29,13 @@ def test_settings_of_one_list_become_one_setting_that_the_recipe_takes() -> None
     assert recipe.place.skip_rules == ("gemv", "narrow")
     assert recipe.place.first_layer == "int8"
     assert text.count("quantizes it anyway") == 1
+
+
+def test_names_that_need_quotes_stay_whole_in_one_setting() -> None:
+    names = ("a[1]", "b[2]", "a,1", "it's", "12", "c")
+    (text,) = settings_in(join_fixes(excluding([name]) for name in names))
+    exclude = recipes.load(None, [text]).place.exclude
+    assert exclude == ("a[[]1]", "b[[]2]", "a,1", "it's", "12", "c")
 
 
 @pytest.mark.parametrize("fixes", [[], ["a"], ["a", "b"], ["a", "a", "b"]])
