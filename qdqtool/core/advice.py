@@ -374,10 +374,10 @@ def excluding(nodes: Iterable[str]) -> str:
     >>> excluding(["/head/Gemm", "a[1]"])
     '--set \'place.exclude=[/head/Gemm, "a[[]1]"]\''
     """
-    return setting("place.exclude", map(_glob, nodes))
+    return setting("place.exclude", map(as_glob, nodes))
 
 
-def _glob(name: str) -> str:
+def as_glob(name: str) -> str:
     """Return a glob pattern that matches only this name, quoted if a list in a recipe needs it."""
     return _quoted(escape(name))
 

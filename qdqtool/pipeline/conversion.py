@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from glob import escape
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final
@@ -199,7 +200,9 @@ def narrow_loss(
     nodes = _costly(models[1].view, inside, NARROW[options.types].dtype)
     kept = None
     if nodes:
-        kept = level(make(options.model_copy(update={"keep_nodes": (*options.keep_nodes, *nodes)})))
+        kept = level(
+            make(options.model_copy(update={"keep_nodes": (*options.keep_nodes, *map(escape, nodes))}))
+        )
     return NarrowLoss(
         types=options.types,
         wide_db=before,

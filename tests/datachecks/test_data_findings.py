@@ -13,6 +13,7 @@ from PIL import Image
 import qdqtool
 from qdqtool.calibration.samples import open_samples, sample_objects
 from qdqtool.calibration.samples.opening import SamplePart, Samples
+from qdqtool.core.advice import settings_in
 from qdqtool.core.comparison import Comparison, Measure, OutputComparison, TaskAccuracy
 from qdqtool.core.protocols import Feeds
 from qdqtool.core.recipe import Preprocess, Recipe
@@ -30,6 +31,7 @@ from qdqtool.datachecks.evidence import (
     Variant,
 )
 from qdqtool.graph.onnx_io.load import load
+from qdqtool.pipeline import recipes
 from qdqtool.pipeline.datacheck import (
     SCORED,
     SPLIT,
@@ -205,6 +207,14 @@ ALWAYS_THE_SAME = Variant(
 )
 def test_each_doubt_is_found_and_no_other(more: dict[str, Any], expected: dict[str, str]) -> None:
     assert _codes(_evidence(**more)) == expected
+
+
+def test_nodes_that_stay_wide_are_named_as_the_recipe_reads_them() -> None:
+    nodes = ("a[1]", "b, c", "12")
+    narrow = NarrowLoss(types="bf16", wide_db=46.3, narrow_db=20.5, samples=8, nodes=nodes, kept_db=45.0)
+    (finding,) = check_data(_evidence(narrow=narrow))
+    kept = recipes.load(None, list(settings_in(finding.fix))[:1]).insert.keep_nodes
+    assert kept == ("a[[]1]", "b, c", "12")
 
 
 def test_what_a_type_costs_names_a_fix_only_where_it_helps() -> None:

@@ -39,7 +39,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from qdqtool.auditing.context import AuditContext, Check, RawFinding
-from qdqtool.core.advice import BY_BUILDER, setting
+from qdqtool.core.advice import BY_BUILDER, excluding, setting
 from qdqtool.core.claims import Assertion, of_fix
 from qdqtool.core.engine import EngineLayer, Role, stored_weight
 from qdqtool.core.findings import NodeVerdict, Severity
@@ -98,7 +98,7 @@ def _leave(readers: list[NodeVerdict]) -> str:
     if {reader.op for reader in readers} <= CONVOLUTIONS:
         ops = sorted({reader.op for reader in readers})
         return f"{setting('place.exclude_ops', ops)} keeps these nodes float: only MatMul and Gemm nodes dequantize their weights inside their kernel"
-    return f"{setting('place.exclude', sorted({reader.node for reader in readers}))} leaves them float"
+    return f"{excluding(sorted({reader.node for reader in readers}))} leaves them float"
 
 
 def _does(layer: EngineLayer, *, folds: bool) -> str:

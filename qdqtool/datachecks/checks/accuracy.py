@@ -40,7 +40,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 
-from qdqtool.core.advice import excluding, setting
+from qdqtool.core.advice import as_glob, excluding, setting
 from qdqtool.core.comparison import DECIBELS, loss, subject
 from qdqtool.core.findings import Severity
 from qdqtool.core.wording import Command, Setting, count_noun
@@ -203,7 +203,7 @@ def _narrow_types_fix(loss: NarrowLoss) -> str:
     wide = f"keep the float part FP32: {Setting('insert.types', 'fp32')}"
     if loss.kept_db is None or loss.kept_db < loss.narrow_db + 1:
         return wide
-    kept = setting("insert.keep_nodes", loss.nodes)
+    kept = setting("insert.keep_nodes", map(as_glob, loss.nodes))
     return (
         f"keep these nodes FP32: {kept} ({loss.narrow_db:.1f} -> {loss.kept_db:.1f} dB, measured); or {wide}"
     )
