@@ -17,7 +17,7 @@ from qdqtool.core.showing import Displayable
 from qdqtool.core.tensors import INT8, DType, NamedFormat, QuantFormat
 from qdqtool.core.weights import WeightChanges
 from qdqtool.core.wording import Command, count_noun, list_names
-from qdqtool.errors import InputFileError
+from qdqtool.errors import InputFileError, UsageError
 from qdqtool.io.files import digest_file
 from qdqtool.plugins import Registry
 
@@ -227,15 +227,29 @@ class CalibrationFile(Artefact[CalibrationTable]):
     """The artefact `calibration`, optionally with a weights file next to it."""
 
     def write(self, path: Path, data: CalibrationTable, provenance: dict[str, str] | None = None) -> None:
-        """Write the calibration table to `path`, and the changed weights to a file next to it."""
-        beside = path.with_name(path.stem + _SUFFIX)
-        if data.weights:
-            from qdqtool.core.weights import save_weights
+        """Write the calibration table to `path`, and the changed weights to a file next to it.
 
+        Without changed weights, a file of weights from an earlier calibration is deleted.
+
+        Raises:
+            UsageError: the weights would overwrite a file that this tool did not write.
+        """
+        from qdqtool.core.weights import is_weights_file, save_weights
+
+        beside = path.with_name(path.stem + _SUFFIX)
+        foreign = beside.exists() and not is_weights_file(beside)
+        if data.weights:
+            if foreign:
+                raise UsageError(
+                    "the changed weights would overwrite a file that qdqtool did not write",
+                    fix="choose another output path, or move this file",
+                    where=str(beside),
+                )
             save_weights(beside, data.weights)
             data = replace(data, weights_digest=digest_file(beside))
         else:
-            beside.unlink(missing_ok=True)
+            if not foreign:
+                beside.unlink(missing_ok=True)
             data = replace(data, weights_digest="")
         # super() knows no class in a dataclass with slots, which is made anew
         Artefact.write(self, path, data, provenance)

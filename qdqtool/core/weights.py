@@ -111,6 +111,16 @@ def save_weights(path: Path, changes: WeightChanges) -> None:
         np.savez(stream, about=text, **arrays)  # type: ignore[arg-type] # its stub knows one flag
 
 
+def is_weights_file(path: Path) -> bool:
+    """Return True if `save_weights` wrote the file at `path`; reads only its list of content."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            about = json.loads(_array(archive.read("about.npy")).tobytes().decode())
+    except (OSError, KeyError, ValueError, zipfile.BadZipFile):
+        return False
+    return isinstance(about, dict) and about.keys() == {"values", "rounded", "scaled"}
+
+
 def load_weights(path: Path) -> WeightChanges:
     """Read the changes that `save_weights` wrote.
 

@@ -20,7 +20,7 @@ from qdqtool.core.calibration import CalibrationTable
 from qdqtool.core.kinds import CALIBRATION
 from qdqtool.core.placement import Placement, Slot
 from qdqtool.core.recipe import CalibrationOptions, InsertOptions, PlacementOptions
-from qdqtool.errors import InputFileError
+from qdqtool.errors import InputFileError, UsageError
 from qdqtool.graph.instrumented.probe import probe
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.onnx_io.save import save, serialize
@@ -290,6 +290,17 @@ def test_a_table_without_rounded_weights_leaves_no_file_of_an_earlier_one(tmp_pa
     CALIBRATION.write(tmp_path / "calibration.json", rounded_case(found, "gptq"))
     CALIBRATION.write(tmp_path / "calibration.json", found[2])
     assert not (tmp_path / "calibration.weights.npz").exists()
+
+
+def test_a_file_of_the_user_beside_the_table_stays(tmp_path: Path) -> None:
+    found = case(tmp_path, "gemms")
+    beside = tmp_path / "calibration.weights.npz"
+    np.savez(beside, about=np.zeros(3))
+    content = beside.read_bytes()
+    CALIBRATION.write(tmp_path / "calibration.json", found[2])
+    with pytest.raises(UsageError, match=r"calibration\.weights\.npz"):
+        CALIBRATION.write(tmp_path / "calibration.json", rounded_case(found, "gptq"))
+    assert beside.read_bytes() == content
 
 
 @pytest.mark.parametrize("harm", ["missing", "another", "truncated"])
