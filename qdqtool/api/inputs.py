@@ -22,7 +22,7 @@ from qdqtool.core.recipe import Recipe
 from qdqtool.core.target import Target
 from qdqtool.errors import InputFileError, QdqError, UsageError
 from qdqtool.graph.onnx_io.load import load
-from qdqtool.graph.onnx_io.save import SINGLE_FILE_LIMIT
+from qdqtool.graph.onnx_io.save import SINGLE_FILE_LIMIT, save_beside
 from qdqtool.graph.view import Model
 from qdqtool.pipeline import recipes, suggest, torch_models
 from qdqtool.pipeline.preparations import read_task
@@ -112,7 +112,10 @@ def _write_model(model: object, folder: Path) -> Path:
     path = folder / f"{_PLAIN.sub('-', model.graph.name).strip('-.')[:60] or 'model'}.onnx"
     try:
         # Sizes are asked first, because protobuf fails above 2 GiB only after it has copied all of it.
-        onnx.save(model, path, save_as_external_data=model.ByteSize() >= SINGLE_FILE_LIMIT)
+        if model.ByteSize() < SINGLE_FILE_LIMIT:
+            onnx.save(model, path)
+        else:  # onnx would move the weights out of the caller's model
+            save_beside(Model(proto=model, path=path), path)
     except (ValueError, OSError) as error:
         raise InputFileError(
             f"the model cannot be written: {error}", fix="pass a path instead", where=path.stem

@@ -17,6 +17,7 @@ import onnx
 import pytest
 
 import qdqtool
+from qdqtool.api import inputs
 from qdqtool.api.inputs import architectures_of
 from qdqtool.api.progress import public, showing
 from qdqtool.api.results import Quantized
@@ -147,6 +148,16 @@ def test_models_of_every_form_give_the_same_result(reference: Quantized, tmp_pat
         assert qdqtool.quantize(model, IMAGES).ranges == reference.ranges
     assert qdqtool.lint(reference).pairs == qdqtool.lint(reference.model).pairs > 0
     assert qdqtool.lint(reference.graph()).pairs == qdqtool.lint(reference).pairs
+
+
+def test_a_large_model_in_memory_is_not_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inputs, "SINGLE_FILE_LIMIT", 1000)
+    model = onnx.load(MODEL)
+    before = model.SerializeToString(deterministic=True)
+    with inputs.model_files(model) as (path,):
+        assert len(list(path.parent.iterdir())) == 2
+        assert onnx.load(path).graph.node == model.graph.node
+    assert model.SerializeToString(deterministic=True) == before
 
 
 def test_recipes_of_every_form_are_the_same_recipe() -> None:
