@@ -110,7 +110,7 @@ _functions: ContextVar[Mapping[str, Function]] = ContextVar("functions", default
 def list_passed(metrics: Sequence[str | Function]) -> Iterator[tuple[str, ...]]:
     """Yield the names of the metrics in results; inside the block, `distance` finds passed functions by name.
 
-    A function (reference, candidate) -> float is averaged over the samples.
+    A function (reference, candidate) -> float is averaged over the samples. A name that is repeated counts once.
 
     Raises:
         UsageError: a function does not take two arrays.
@@ -118,6 +118,8 @@ def list_passed(metrics: Sequence[str | Function]) -> Iterator[tuple[str, ...]]:
     names: list[str] = []
     functions: dict[str, Function] = {}
     for metric in metrics:
+        if isinstance(metric, str) and metric in names and metric not in functions:
+            continue
         name = metric if isinstance(metric, str) else getattr(metric, "__name__", type(metric).__name__)
         while name in names or (not isinstance(metric, str) and name in METRICS.usable()):
             name += "_"

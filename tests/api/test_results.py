@@ -101,7 +101,9 @@ def test_functions_are_metrics_under_their_names() -> None:
     def max_abs(reference: Any, candidate: Any) -> float:
         return 7.0
 
-    found = qdqtool.compare(MODEL, MODEL, IMAGES, metrics=["cosine", worst, max_abs, "max_abs", worst])
+    found = qdqtool.compare(
+        MODEL, MODEL, IMAGES, metrics=["cosine", "cosine", worst, max_abs, "max_abs", worst]
+    )
     values = {entry.metric: entry.value for entry in found.outputs[0].measures}
     assert values == {
         "cosine": pytest.approx(1.0),
