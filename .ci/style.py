@@ -15,6 +15,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -348,6 +349,19 @@ def part_without_match(source: Source) -> Lines:
             yield node.lineno, f"{' and '.join(f'`{part}`' for part in parts)} do not use one `match`"
 
 
+def stray_docstring(source: Source) -> Lines:
+    """Refuses a text that stands alone and describes nothing, as one whose constant was moved or removed."""
+    for scope in source.of(ast.Module, ast.ClassDef, *FUNCTIONS):
+        for before, node in pairwise(scope.body):
+            if not (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)):
+                continue
+            described = (
+                isinstance(before, (ast.Assign, ast.AnnAssign)) and node.lineno == before.end_lineno + 1
+            )
+            if isinstance(node.value.value, str) and not described:
+                yield node.lineno, "this text describes nothing; move it below its constant, or remove it"
+
+
 # --- all files together --------------------------------------------------------------------------------------------------
 
 
@@ -474,6 +488,7 @@ RULES: dict[str, Callable[[Source], Lines]] = {
     "advice-by-hand": advice_by_hand,
     "figure-in-docstring": figure_in_docstring,
     "part-without-match": part_without_match,
+    "stray-docstring": stray_docstring,
 }
 
 

@@ -54,19 +54,17 @@ def _sentences(run: RunDigest) -> Iterator[str]:
     elif precision:
         yield (
             f"INT8 was not allowed (precision {precision}): no layer is INT8 by calibration; layers between Q/DQ nodes may be INT8, which a verbose log shows"
-            ""
         )
     if run.without_scale:
         yield (
             f"{_some(run.without_scale, 'tensor')} without a scale: the layers that read or write such a tensor run in float; calibrate with data for which these tensors are not zero, or insert Q/DQ (qdqtool run)"
-            ""
         )
     if run.int8_refused:
         yield f"INT8 was refused for {_some(run.int8_refused, 'layer')}, because a scale is missing"
     if run.dla_refused:
         yield f"DLA refuses {_some(run.dla_refused, 'layer')}: they run on the GPU, or the build fails"
     if run.unobeyed:
-        yield f"no kernel has the requested precision {_some(run.unobeyed, 'layer')}"
+        yield f"no kernel has the precision that was requested for {_some(run.unobeyed, 'layer')}"
     if run.overruled:
         yield (
             f"{_some(run.overruled, 'layer')} got a faster kernel of a different precision than requested; trtexec --precisionConstraints=obey prevents this"

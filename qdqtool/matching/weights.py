@@ -222,11 +222,6 @@ def requantize_weight(value: NDArray[Any], axis: int | None, *, half: bool) -> R
 # Compute nodes that have Q/DQ on one input only, and Q/DQ pairs for the other input if its range was measured.
 
 
-"""Types of quantized constants that can become INT8. INT4 constants are meant for float activations, FP8
-constants for FP8 ones.
-"""
-
-
 def half_quantized(
     flow: Flow, target: Target, *, alone: bool = False
 ) -> Iterator[tuple[Product, NodeOperand]]:

@@ -536,9 +536,6 @@ def place_kv_cache(
         )
 
 
-"""Placement only: lint recognizes stored caches by their inputs and outputs."""
-
-
 # --- probabilities ---------------------------------------------------------------------------------------------------
 
 _LARGEST = {entry.dtype: entry.qmax for entry in (INT8, FP8)}

@@ -73,6 +73,8 @@ BROKEN = [
     ("figure-in-docstring", "qdqtool/core/a.py", 'X = 1\n"""It ran 6 times faster."""'),
     ("part-without-match", "qdqtool/rules/a.py", OWN_PATTERN),
     ("part-without-match", "qdqtool/rules/a.py", TWO_RULES.format("two")),
+    ("stray-docstring", "qdqtool/core/a.py", 'A = 1\n\n\n"""What a constant is for."""'),
+    ("stray-docstring", "qdqtool/core/a.py", 'class A:\n    def f(): ...\n\n    """What a method does."""'),
 ]
 SOUND = [
     ("function-size", "qdqtool/cli/commands/a.py", MANY_PARAMETERS),
@@ -98,6 +100,7 @@ SOUND = [
     ("part-without-match", "qdqtool/rules/a.py", ONE_MATCH + "PLUGIN = Rule(check=check, fix=match)\n"),
     ("part-without-match", "qdqtool/rules/a.py", TWO_RULES.format("one")),
     ("part-without-match", "qdqtool/core/a.py", OWN_PATTERN),
+    ("stray-docstring", "qdqtool/core/a.py", '"""A file."""\n\nA = 1\n"""What it is for."""'),
 ]
 
 

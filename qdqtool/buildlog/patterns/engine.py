@@ -46,9 +46,6 @@ _DUMP = (
     row("dumped-values", r"(?P<values>[-+\d][\d\s.e+\-naif]*)", "0 0.343867 0.280038"),
 )
 
-"""Explanations that trtexec prints for its metrics: the metric, the first words, the rest."""
-
-
 _N = r"(-?\d+(?:\.\d+)?(?:e[+-]?\d+)?)"
 
 
