@@ -97,13 +97,13 @@ LOWEST_EXPONENT: Final = -100
 
 EXPONENT, LOW_KEY, HIGH_KEY, NAN, INF, SEEN = range(6)
 STATE_SIZE: Final = SEEN + 1
-# Below every exponent that a float has, so that the first value replaces it.
+# Smaller than every exponent of a float, so that the first value replaces it.
 UNSET_EXPONENT: Final = -(1 << 20)
 
-# The bits of an IEEE 754 single as an integer: all but the sign, and what +Inf looks like.
+# The bits of an IEEE 754 single as an integer: a mask of all bits except the sign, and the bits of +Inf.
 _MAGNITUDE = np.int32(0x7FFFFFFF)
 _INFINITY = np.int32(0x7F800000)
-# What a minimum and a maximum begin with.
+# Start values of a minimum and a maximum.
 _HIGHEST = np.int32(0x7FFFFFFF)
 _LOWEST = np.int32(-0x80000000)
 
@@ -276,7 +276,7 @@ def accumulate(
             state[EXPONENT] = exponent
             reciprocal = _reciprocal(exponent)
             if finite:
-                continue  # once more, with the range that it needs
+                continue  # again, with the range that it needs
         start += PIECE
         if not finite:
             state[SEEN] += _count_finite(part, counts, reciprocal)

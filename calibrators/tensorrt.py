@@ -46,7 +46,7 @@ from numpy.typing import NDArray
 from calibrators.calibrator import CalibrationDataError
 
 # --- trouble ---------------------------------------------------------------------------------------------------------
-# Errors inside a call from C++, which prints an exception at most and then ignores it.
+# Errors inside a call from C++, which at most prints an exception and then ignores it.
 
 
 LOG = logging.getLogger("calibrators.tensorrt")
@@ -304,7 +304,7 @@ class Feeder:
         self._pending: Iterator[tuple[NDArray[Any], ...]] | None = None
         self._buffers = DeviceBuffers()
         self._trouble = Trouble()
-        # The first is for scripts that never say that they are done; CUDA itself ends before Python does.
+        # The exit handler is for scripts that never close the calibrator: CUDA ends before Python does.
         finalize(self, warn_of, self._trouble.unheard)
         finalize(self, _abandon, self._buffers).atexit = False
 

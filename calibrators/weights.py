@@ -113,9 +113,9 @@ def _quietest(
 # by H lets the errors of different weights cancel.
 #
 # Sources: Frantar et al., "GPTQ" (ICLR 2023), with the columns ordered by their energy, which costs nothing if all
-# scales are fixed before; Nagel et al., "Up or Down?" (ICML 2020), called AdaRound, for why the nearest is not the best: they
-# let each weight go up or down by gradient descent on a soft choice. The error is quadratic in the choices, so the descent can
-# as well take one weight of every row at a time, which needs no more than H (`up_or_down`).
+# scales are fixed before; Nagel et al., "Up or Down?" (ICML 2020), called AdaRound, for why the nearest is not the
+# best: they let each weight go up or down by gradient descent on a soft choice. The error is quadratic in the choices,
+# so the descent can also change one weight per row at a time, which needs only H (`up_or_down`).
 
 Floats = NDArray[np.floating[Any]]
 Nearest = Callable[[Floats, "slice | NDArray[np.intp]"], Floats]
@@ -150,7 +150,7 @@ def round_columns(weights: Floats, moments: Floats, nearest: Nearest) -> NDArray
     if spread is None:
         return nearest(weights, slice(None)).astype(np.float32)
     order, roots = spread
-    # a column of the matrix is a line of memory here: one at a time is read and written
+    # a column of the matrix is contiguous in memory here; one column at a time is read and written
     left = np.take_along_axis(np.swapaxes(weights, 1, 2).astype(np.float32), order[:, :, None], axis=1)
     result = np.empty_like(left)
     columns = left.shape[1]
@@ -208,7 +208,7 @@ def _descend(
     for _ in range(_MOVES):
         moves = np.where(errors > 0, -steps, steps)
         change = moves * (2 * slopes + moves * energies)
-        # The last number of the format has no neighbour beyond it.
+        # The largest number of the format has no larger neighbour.
         half = steps / 2
         outside = (result + moves < ends[0] - half) | (result + moves > ends[1] + half)
         change[outside] = np.inf
@@ -248,13 +248,13 @@ def _inverse_roots(moments: Floats) -> tuple[NDArray[np.intp], NDArray[np.float3
     if not np.isfinite(mean).all():
         return None
     order = np.argsort(-energies, axis=1, kind="stable")
-    # Of the matrix turned round, the inverse of the lower factor is the upper factor of the inverse, turned round.
+    # For the reversed matrix, the inverse of the lower factor is the reversed upper factor of the inverse.
     turned = order[:, ::-1]
     lines = np.arange(len(moments))[:, None, None]
-    # several copies of the largest moments are hundreds of MB: each is let go as soon as there is the next
+    # several copies of the largest moments are hundreds of MB, so each is freed as soon as the next exists
     damped = moments[lines, turned[:, :, None], turned[:, None, :]].astype(np.float64)
     diagonal = np.arange(moments.shape[1])
-    # An input that never fires decides nothing: its weights go to the nearest.
+    # An input that is always 0 has no influence: its weights are rounded to nearest.
     damped[:, diagonal, diagonal] += np.where(mean > 0, DAMPING * mean, 1.0)
     try:
         roots = np.linalg.cholesky(damped)

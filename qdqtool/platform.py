@@ -54,7 +54,7 @@ def overwrite_arguments(words: list[str]) -> bool:
         words: the arguments to show, the program first; they are cut to the length of the old ones.
     """
     try:
-        # the name of the program stands in parentheses and may itself hold blanks and parentheses
+        # the program name is in parentheses and may contain blanks and parentheses
         fields = _STAT.read_text("utf-8", "replace").rpartition(")")[2].split()
         start, end = int(fields[_ARG_START - 3]), int(fields[_ARG_END - 3])
         arguments = _CMDLINE.read_bytes()
@@ -154,7 +154,7 @@ def free_memory() -> int:
 
     limits = [int(psutil.virtual_memory().available)]
     for group in _CGROUPS:
-        with suppress(OSError):  # without a controller of memory the files are not there
+        with suppress(OSError):  # without a memory controller these files do not exist
             limit = (group.folder / group.limit).read_text("ascii").strip()
             if limit.isdigit():
                 limits.append(max(0, int(limit) - _count_taken(group)))

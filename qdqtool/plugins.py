@@ -219,7 +219,7 @@ class Registry:
             module = importlib.import_module(entry.module)
         except KeyboardInterrupt:
             raise
-        except BaseException as error:  # a stranger's module may even call sys.exit()
+        except BaseException as error:  # a foreign module may even call sys.exit()
             raise self._broken(name, _distribution(entry), error) from error
         if (seconds := time.perf_counter() - began) > _SLOW_SECONDS:
             _warn_once(f"the {self.kind} {name!r} of {_distribution(entry)} took {seconds:.1f} s to import")
@@ -295,7 +295,7 @@ def all_entry_points() -> Any:
 
     Its class is another one since Python 3.12.
     """
-    from importlib.metadata import entry_points  # a child process that builds needs no plug-in
+    from importlib.metadata import entry_points  # a child process that builds needs no plug-ins of qdqtool
 
     return entry_points()
 
@@ -316,7 +316,7 @@ def _warn_once(text: str) -> None:
 
 
 # --- functions -------------------------------------------------------------------------------------------------------
-# Functions of the user that a recipe or an option names, "module:function" or "file.py:function".
+# Functions of the user that a recipe or an option names as "module:function" or "file.py:function".
 
 
 def resolve(text: str, beside: Path, key: str) -> Callable[..., Any]:

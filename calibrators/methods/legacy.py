@@ -14,7 +14,7 @@ import numpy as np
 from calibrators.calibrator import CalibrationDataError, Calibrator, Grid, Range
 from calibrators.histogram import Histogram, coarsen
 
-# A range is told to one part in 2048.
+# The resolution of a range is 1/2048.
 BINS: Final = 2048
 
 

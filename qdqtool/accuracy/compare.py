@@ -146,7 +146,7 @@ class _Meeting:
         both = abreast(self._reference, self._candidate, islice(iter(samples), total))
         for done, (sample, left, right) in enumerate(both, start=1):
             self.add(sample, left, right)
-            # before the next sample is run: inner tensors of both sides may be most of the memory
+            # freed before the next sample runs: inner tensors of both sides can take most of the memory
             del left, right
             if on_progress is not None:
                 on_progress(done, total)
@@ -192,11 +192,11 @@ class _Meeting:
     ) -> dict[str, tuple[Floats, Floats]]:
         """Add the values of one output part for one sample; return them under the part's name in reports."""
         if part not in self._of_parts:
-            return {}  # it has none, or cannot be measured
+            return {}  # the model has no such tensors, or they cannot be measured
         try:
             values = [comparable(left[pair.reference], right[pair.candidate], pair, sample) for pair in pairs]
         except InputFileError as error:
-            # the output itself may be sound: what is NaN may never be chosen
+            # the output itself may be correct: a Where may never choose the NaN values
             self._lost_parts[_words(part)] = error.what
             del self._of_parts[part]
             return {}
@@ -212,7 +212,7 @@ class _Meeting:
         if pair.reference in self._hidden:
             return True
         different = [axis for axis in range(mine.ndim) if mine.shape[axis] != theirs.shape[axis]]
-        if not mine.size:  # an empty list has no layout
+        if not mine.size:  # the layout of an empty list is unknown
             count = listed_of({scored.candidate: right[scored.candidate] for scored in self._scored})
             return [theirs.shape[axis] for axis in different] == [count]
         count = listed_of({scored.reference: left[scored.reference] for scored in self._scored})
@@ -268,7 +268,7 @@ class _Meeting:
         every = np.array([energies for _, energies in measured], np.float64)
         whole = every[..., :1].sum(axis=1, keepdims=True)
         if len(every) > 1:
-            # Each over its own signal: boxes have a hundred times that of scores.
+            # The noise of each output is divided by its own signal: boxes are a hundred times larger than scores.
             every = (every / np.where(whole > 0, whole, 1))[whole[:, 0, 0] > 0]
         signal, noise = every.mean(axis=0).T if len(every) else np.zeros((2, 1))
         return [*dict.fromkeys(output for output, _ in measured)], signal, noise
@@ -381,7 +381,7 @@ def _find_scored_pairs(pairs: list[Pair], output: str) -> list[Pair]:
 
 
 # --- worst samples ---------------------------------------------------------------------------------------------------
-# The samples that suffer most.
+# Number of samples with the largest loss that are named.
 
 _KEPT: Final = 10
 """Samples with the most noise, for inspection by hand."""
@@ -413,13 +413,13 @@ class Worst:
         """Add the signal and noise energy of all outputs of one sample."""
         for output, (reference, candidate) in pairs.items():
             signal, noise = energy(reference), energy(candidate - reference)
-            # values too large to be squared tell nothing
+            # values that are too large to be squared give no SQNR
             if math.isfinite(signal) and math.isfinite(noise):
                 kept = self._energies[output]
                 kept.places.append(len(self._names))
                 kept.signals.append(signal)
                 kept.noises.append(noise)
-        # The file's name is enough to find it, and does not depend on where the samples lie.
+        # The file name is enough to find the sample, and does not depend on the folder.
         self._names.append(sample.rpartition("/")[2])
 
     def listed(self) -> tuple[SampleError, ...]:

@@ -19,10 +19,11 @@ from qdqtool.accuracy.metric import Floats
 #     boxes [1, N, 4]   scores [1, N, C]                 SSD, DETR, RT-DETR, YOLO-NAS
 #     boxes [K, 4]      scores [K]        classes [K]    torchvision, and NonMaxSuppression in the model
 #
-# Shapes say which outputs may belong together, and values what they mean. Scores are probabilities, or logits of a sigmoid
-# or of a softmax: most boxes of a picture show nothing, of which a sigmoid says that every class is unlikely, and a softmax
-# that one class, the first or the last, is likely: the background. Boxes are corners in order, or centres and sizes. What is
-# neither beyond doubt is not read: offsets from anchors that only the caller knows are no boxes yet.
+# Shapes say which outputs may belong together, and values what they mean. Scores are probabilities, or logits of a
+# sigmoid or of a softmax. Most boxes of an image show no object. For these boxes a sigmoid makes every class unlikely,
+# and a softmax makes the background class (the first or the last) likely. Boxes are two corners, or centre and size.
+# If the values do not show the form without doubt, the outputs are not read: offsets from anchors that only the caller
+# knows are no boxes yet.
 
 
 _BOXES_IN_ORDER: Final = 0.99
@@ -85,7 +86,7 @@ class BoxOutputs:
             scores = powers / powers.sum(axis=1, keepdims=True)
         if scores.shape[1] == 2:
             return scores[:, [1 - self.background]]
-        # the other classes keep their numbers
+        # removing the background must not renumber the other classes
         scores[:, self.background] = 0.0
         return scores
 
@@ -96,7 +97,7 @@ def box_outputs(outputs: Outputs) -> BoxOutputs | None:
     sizes = {values.shape[-2] for values in of_numbers.values() if _has_boxes(values)}
     for find in (_final, _dense):
         if find is _dense and len(sizes) > 1:
-            break  # maps of several sizes, none of which holds all that the detector finds
+            break  # feature maps of several sizes: none holds all detections
         candidates = [
             candidate
             for name, values in of_numbers.items()
@@ -162,7 +163,7 @@ def _final(name: str, further: Outputs, values: NDArray[Any]) -> Iterator[BoxOut
     }
     classes = [output for output, further_values in alike.items() if _is_integral(further_values)]
     for is_likelier in (_NAMES.search, lambda output: alike[output].dtype.kind != "f"):
-        # scores of a picture without objects may be integers too
+        # the scores of an image without objects may be integers too
         if len(classes) > 1:
             classes = [output for output in classes if is_likelier(output)] or classes
     scores = [
@@ -244,9 +245,9 @@ def _is_integral(values: NDArray[Any]) -> bool:
 #     [1, K, 6]       left, top, right, bottom, score, class: final detections     YOLOv10, YOLO26, NMS in the model
 #     [K, 6]          class, score, left, top, right, bottom: the same             PaddleDetection
 #
-# Names and shapes do not tell them apart: [1, 84, 8400] may be a spectrum, [1, 300, 6] a sequence of six classes, and
-# [1, N, 85] has an objectness or one class more. What no layout explains beyond doubt is not read at all: agreement of a
-# coordinate would be a figure that looks right.
+# Names and shapes do not distinguish them: [1, 84, 8400] may be a spectrum, [1, 300, 6] a sequence of six classes, and
+# [1, N, 85] has an objectness or one more class. If no layout explains the values without doubt, the output is not
+# read: the agreement of a coordinate would be a figure that only looks right.
 
 
 BOX: Final = 4
@@ -347,7 +348,8 @@ def layout_of(output: NDArray[Any]) -> BoxLayout | NoScores:
     if is_list:
         return NO_BOXES
     across = _looks_like_boxes(rows)
-    # columns are what decoded heads of thousands of boxes have: fewer boxes than classes are something else
+    # boxes are columns only in decoded heads with thousands of boxes: with fewer boxes than classes the output is
+    # something else
     down = len(rows) <= rows.shape[1] and _looks_like_boxes(rows.T) and _is_decoded(rows.T)
     if across and down:
         return _BOTH
@@ -465,7 +467,7 @@ def are_probabilities(values: NDArray[Any]) -> bool:
 # --- detections ------------------------------------------------------------------------------------------------------
 
 
-# The overlap that PASCAL VOC takes for the same object.
+# PASCAL VOC counts boxes with this overlap as one object.
 _OVERLAP = 0.5
 # The three feature maps of the YOLO family.
 _STRIDES = (8, 16, 32)

@@ -158,7 +158,7 @@ def _fits(ledger: _Ledger, family: Collection[str]) -> bool:
 
 
 # --- emulations ------------------------------------------------------------------------------------------------------
-# Lawful ways to compute a Q/DQ model on this machine, made from the model itself.
+# Equivalent ways to compute a Q/DQ model on this machine, made from the model itself.
 
 _LAST_BITS = (3e-7, 3e-7, 1e-6, 1e-6)
 """Relative change of scales: as much as another order of FP32 operations may change a value."""

@@ -192,7 +192,7 @@ def fill_outline(outline: Floats, area: tuple[int, int]) -> NDArray[np.bool_]:
     rows, columns = np.arange(area[0]) + 1 / 2, np.arange(area[1]) + 1 / 2
     for (x, y), (to_x, to_y) in zip(outline, np.roll(outline, -1, axis=0), strict=True):
         crossed = (y <= rows) != (to_y <= rows)
-        # between centres that differ, `to_y - y` is not 0
+        # the centres differ, so `to_y - y` is not 0
         places = x + (rows[crossed] - y) * ((to_x - x) / (to_y - y or 1.0))
         inside[crossed] ^= columns > places[:, np.newaxis]
     return inside
@@ -208,7 +208,7 @@ def _overlaps(masks: NDArray[np.bool_], truth: NDArray[np.bool_]) -> Floats:
     """Return the intersection over union of each mask with each labelled mask: (masks, objects)."""
     size = truth.shape[1] * truth.shape[2]
     left, right = (side.reshape(len(side), size).astype(np.float32) for side in (masks, truth))
-    common = (left @ right.T).astype(np.float64)  # counts of pixels: exact
+    common = (left @ right.T).astype(np.float64)  # numbers of pixels are exact
     union = masks.sum(axis=(1, 2))[:, np.newaxis] + truth.sum(axis=(1, 2)) - common
     shares: Floats = common / np.maximum(union, 1)
     return shares

@@ -120,7 +120,7 @@ class MeanPrecision:
             shifts = np.array([self._precision(self._sides[1], some) for some in left])
             shifts -= np.array([self._precision(self._sides[0], some) for some in left])
             spread = np.sqrt((groups - 1) / groups * ((shifts - shifts.mean(axis=0)) ** 2).sum(axis=0))
-            # equal boxes in all pictures are no proof of equal boxes in others
+            # equal boxes in these images do not prove equal boxes in others
             unseen = 100 * (1 - 0.05 ** (1 / count))
             margins = np.where(spread > 0, spread * student_quantile(groups - 1, 0.975), unseen)
         return tuple(

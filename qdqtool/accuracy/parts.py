@@ -49,7 +49,7 @@ def with_parts(reference: Model, candidate: Model) -> tuple[Model, Model, tuple[
     if not ends:
         return reference, candidate, ()
     mine = scores(view, ends)
-    # an output that was chosen from one tensor alone has the output's own name there
+    # if an output comes from a single tensor, that tensor has the name of the output
     judged = {
         name: f"{name}[0]" if view.is_output(name) else name for name in mine if _output(name, ends) in ends
     }
@@ -108,7 +108,7 @@ def _in_candidate(theirs: GraphView, mine: GraphView, reading: Reading) -> str:
 
 
 # --- inner tensors ---------------------------------------------------------------------------------------------------
-# Makes two models return their common inner tensors, so that a comparison can say where they part.
+# Makes two models return their common inner tensors, so that a comparison can show where they begin to differ.
 
 
 def shared_tensors(first: Model, second: Model) -> tuple[str, ...]:

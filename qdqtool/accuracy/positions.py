@@ -127,6 +127,6 @@ def _compare_texts(reference: NDArray[np.intp], candidate: NDArray[np.intp]) -> 
     row = steps.copy()
     for number, character in enumerate(reference, start=1):
         best = np.minimum(row[1:] + 1, row[:-1] + (candidate != character))
-        # insertions: a running minimum in which each further step costs 1
+        # insertions: a running minimum; each step costs 1
         row = np.minimum.accumulate(np.concatenate([[number], best]) - steps) + steps
     return 1.0 - float(row[-1]) / longest

@@ -134,7 +134,7 @@ def comparable(
     with np.errstate(invalid="ignore", over="ignore"):
         total = left.sum() + right.sum()
     if np.isfinite(total):
-        return left, right  # any infinity or NaN would show in the sum
+        return left, right  # an infinite or NaN value makes the sum infinite or NaN
     for side, values in (("reference", left), ("candidate", right)):
         _refuse_nan(side, values, place)
     wild = ~(np.isfinite(left) & np.isfinite(right))
@@ -211,7 +211,8 @@ def _await_outputs(sample: Sample, future: Future[Both]) -> tuple[Sample, Output
 # --- one after the other ---------------------------------------------------------------------------------------------
 # Two large models over the same samples, one after the other: only one of them is in memory at a time.
 #
-# A session takes as much memory as the float weights, also where the file holds few bits, since onnxruntime folds them.
+# A session needs as much memory as the float weights, even if the file stores them in few bits, because onnxruntime
+# folds them.
 
 
 class _OnDisk(Sequence[Outputs]):
@@ -268,7 +269,7 @@ def _file(folder: Path, number: int) -> Path:
 
 
 # --- one remembered --------------------------------------------------------------------------------------------------
-# A model that is compared with one candidate after the other on the same samples, and runs each sample once.
+# A model that is compared with many candidates on the same samples. It runs each sample once.
 
 
 class Remembered:
@@ -331,7 +332,7 @@ class Remembered:
         for name in sorted(info.name for info in self.inputs):
             value = np.ascontiguousarray(feeds[name])
             digest.update(f"{name} {value.dtype} {value.shape} ".encode())
-            # text is an array of references
+            # arrays of text hold references
             digest.update(
                 repr(value.tolist()).encode() if value.dtype.hasobject else value.view(np.uint8).data
             )

@@ -171,7 +171,7 @@ def from_raw(path: Path) -> dict[str, NDArray[Any]]:
 
 
 # --- playing back ----------------------------------------------------------------------------------------------------
-# Plays stored outputs back in the order of the samples they were computed from.
+# Returns stored outputs in the order of the samples from which they were computed.
 
 Outputs = Mapping[str, NDArray[Any]]
 """One sample's outputs by name."""

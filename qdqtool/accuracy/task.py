@@ -273,7 +273,7 @@ class Task:
         if self._kind in TASKS:
             self._add_positions(reference, candidate, sample, _MAPS if self._kind == "segment" else _LINES)
             return
-        # labels that lie beside the samples may be those of another task
+        # labels beside the samples may belong to another task
         label = sample.label if self._reads_labels else None
         tokens = judged_tokens(reference, candidate, sample) if label is None else None
         if tokens is not None:
@@ -345,7 +345,7 @@ class Task:
                 for words, count in self._unread.items()
             )
         if any(precision.results() for precision in self._precisions.values()):
-            pass  # labels decide
+            pass  # with labels, they decide
         elif any(count.result() is not None for count in self._instances.values()):
             notes.append("masks and keypoints are compared with those of the float model, not with labels")
         elif self._extra and self.results():
@@ -408,10 +408,10 @@ class Task:
         if scores.layout is not None:
             self._doubtful += int(scores.named is None)
         if scores.layout is None or not scores.layout.is_final:
-            # final detections do not tell how many classes there are
+            # final detections do not show the number of classes
             self._classes = len(left)
         if scores.layout is None:
-            # other vectors than probabilities may be coordinates, and count as two answers
+            # vectors that are not probabilities may be coordinates, and count as two answers
             are_shares = left.min() >= 0 and np.isclose(left.sum(), 1, atol=1e-3)
             self._answers.update({int(left.argmax())} if are_shares else {-1, -2})
         self._ties += int((right == right.max()).sum() > 1 >= (left == left.max()).sum())

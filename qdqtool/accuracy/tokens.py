@@ -89,7 +89,7 @@ def judged_tokens(
     if left.shape[:_GRID] != tokens.shape or left.shape[-1] <= max(2, int(tokens.max(initial=0))):
         return None
     used = used_positions(sample.feeds, tokens.shape)
-    kept = used[:, 1:] & used[:, :-1]  # positions whose next token counts
+    kept = used[:, 1:] & used[:, :-1]  # positions at which the next token is judged
     truth = tokens[:, 1:][kept].astype(np.int64)
     if not truth.size or truth.min() < 0:
         return None
@@ -127,7 +127,7 @@ def used_positions(feeds: Feeds, shape: tuple[int, ...]) -> NDArray[np.bool_]:
     """Return an array (batch, positions) that is False where an integer mask among the inputs is zero."""
     used = np.ones(shape, bool)
     for name, feed in feeds.items():
-        # a mask of floats is added to the scores, where 0 keeps a token
+        # a float mask is added to the scores: 0 keeps a token
         if "mask" in name.lower() and feed.dtype.kind in "iub" and feed[: shape[0]].shape == shape:
             used &= feed[: shape[0]] != 0
     return used

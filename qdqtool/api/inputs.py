@@ -111,10 +111,10 @@ def _write_model(model: object, folder: Path) -> Path:
         )
     path = folder / f"{_PLAIN.sub('-', model.graph.name).strip('-.')[:60] or 'model'}.onnx"
     try:
-        # Sizes are asked first, because protobuf fails above 2 GiB only after it has copied all of it.
+        # Check the size first: protobuf fails above 2 GiB only after it has copied everything.
         if model.ByteSize() < SINGLE_FILE_LIMIT:
             onnx.save(model, path)
-        else:  # onnx would move the weights out of the caller's model
+        else:  # onnx would remove the weights from the caller's model
             save_beside(Model(proto=model, path=path), path)
     except (ValueError, OSError) as error:
         raise InputFileError(
@@ -123,7 +123,7 @@ def _write_model(model: object, folder: Path) -> Path:
     return path
 
 
-# protobuf serializes less than 2 GiB; the room below is for what saving adds.
+# protobuf serializes less than 2 GiB; saving adds a little.
 
 
 def _name_objects(text: str, places: Mapping[str, str]) -> str:

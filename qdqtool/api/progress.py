@@ -26,7 +26,7 @@ ProgressInput = ProgressCallback | bool | None
 
 _SET = re.compile(r"(?<![\w-])--set[ =](?:'([^']+)'|(\S+?)(?=[\s),;]|$))")
 _SETS = re.compile(rf"{_SET.pattern}(?:\s{_SET.pattern})*")
-# a value joins its option, but a word of the sentence does not
+# the value after an option belongs to it, but an ordinary word after an option does not
 _OPTION = re.compile(
     r"(?<![\w-])--(?P<name>[a-z][a-z-]+)(?![\w-])(?:[ =](?=[\w'\"<])(?!(?:and|for|has|in|is|of|or|to|with)\b))?"
 )
@@ -89,7 +89,7 @@ def showing(progress: ProgressInput) -> Iterator[Progress]:
             fix="pass a function (step, done, total), or True for progress bars",
             where="progress",
         )
-    # rich draws in a notebook by ipywidgets, and without them warns in every cell
+    # in a notebook rich needs ipywidgets; without them it warns in every cell
     can_draw = "ipykernel" not in sys.modules or find_spec("ipywidgets") is not None
     is_watched = can_draw if "ipykernel" in sys.modules else sys.stderr is not None and sys.stderr.isatty()
     if progress is False or (progress is None and not is_watched):

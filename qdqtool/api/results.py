@@ -54,7 +54,7 @@ class ModelResult(Displayable):
         from qdqtool.graph.onnx_io.save import save
         from qdqtool.graph.view import Model
 
-        # No file of its own stands for a model in memory, so there is none that could be overwritten by mistake.
+        # A model in memory has no file, so no file can be overwritten by mistake.
         place = path_of(path)
         save(Model(proto=self.model, path=Path(os.devnull)), place)
         return place

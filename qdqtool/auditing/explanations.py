@@ -33,9 +33,9 @@ from qdqtool.matching.rule import (
 # --- why float -------------------------------------------------------------------------------------------------------
 # Reasons why an input is float: one answer per slot, shared by verdicts and checks.
 #
-# Placement decides about inputs of compute nodes, and about an Add or a pool only if a rule requests it. So an input is
-# float because a rule refuses it, because no rule requests it, or because no rule covers it. `explanations` covers inputs
-# that are quantized but run in float.
+# Placement decides about the inputs of compute nodes, and about an Add or a pool only if a rule requests its Q/DQ. So
+# an input is float for one of three reasons: a rule refuses it, no rule requests it, or no rule covers it.
+# `explanations` covers inputs that are quantized but run in float.
 
 
 _KEPT = "placement kept the node float: "
@@ -120,7 +120,7 @@ class RuleExplanations:
         ]
         refusal = self._refused.get(evidence.node.name)
         if refusal is not None and not evidence.decisions and not evidence.any_quantized:
-            # The words are placement's; that no build can refute them is what the rules know.
+            # The reason comes from placement. The rules know which reasons no build can refute.
             yield (
                 refusal.rule,
                 _left_float(refusal, no_kernel=any(explanation.no_kernel for _, explanation in explanations)),
@@ -233,7 +233,7 @@ def reasons(evidence: NodeEvidence) -> tuple[Explanation, ...]:
     never = tuple(explanation for explanation in evidence.explanations if explanation.no_kernel)
     refused = tuple(why_decided_float(evidence.decisions))
     if evidence.request.endswith("-weights"):
-        # Its activation is float on purpose, so that what is missing there is the reason last of all.
+        # Its activation is float on purpose, so missing Q/DQ there are the last possible reason.
         return (
             never
             or tuple(explanation for explanation in evidence.explanations if explanation.of_builder)

@@ -186,10 +186,10 @@ def _note_missing_nodes(view: GraphView | None, float_view: GraphView | None) ->
 
 
 # --- verdicts of a log -----------------------------------------------------------------------------------------------
-# Verdicts on compute nodes where nothing but the log of the build is at hand.
+# Verdicts on compute nodes if only the log of the build is available.
 #
-# The log shows which Q/DQ pairs were fused into which node, and what the node's kernel reads and writes. It does not show the
-# model, so that what a cause would need of it stays unknown: the fix names the command that looks at the model too.
+# The log shows which Q/DQ pairs were fused into which node, and what the node's kernel reads and writes. It does not
+# show the model, so facts about the model stay unknown; the fix names the command that also reads the model.
 
 _WEIGHTS = "-weights"
 _VERDICTS = {
@@ -285,10 +285,10 @@ def _result(finding: Finding) -> CiResult:
 
 
 # --- baseline --------------------------------------------------------------------------------------------------------
-# Findings that were there before: only new ones should fail a build.
+# Known findings of an earlier audit: only new ones should fail a build.
 #
-# A baseline is the JSON of an earlier audit (`qdqtool audit ... --json > baseline.json`). Two findings are the same when
-# code and subject are; numbers of kernels in layer names do not count, since they change with every build.
+# A baseline is the JSON of an earlier audit (`qdqtool audit ... --json > baseline.json`). Two findings are equal if
+# code and subject are equal. Kernel numbers in layer names are ignored, because they change with every build.
 
 
 def fingerprint(finding: Finding) -> str:

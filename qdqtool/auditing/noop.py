@@ -66,7 +66,7 @@ def _verdict(
     if compute and not unknown:
         return NoOpVerdict.NO_OP
     votes = {sign.points for sign in signs} - {Indication.NOTHING}
-    # Without kernels to look at, signs must agree.
+    # Without layer information, all signs must agree.
     return NoOpVerdict.NO_OP if votes == {Indication.NO_OP} else NoOpVerdict.UNKNOWN
 
 
@@ -137,7 +137,7 @@ def _besides(evidence: ExtraEvidence) -> Iterator[Observation]:
             text=f"time of this engine {ours:.4f} ms, of the float engine {theirs:.4f} ms", points=points
         )
     if evidence.outputs_equal is not None:
-        # That a model rounds says nothing of what an engine makes of it; that it does not round does.
+        # A model that rounds does not show what an engine makes of it. A model that does not round shows it.
         differ = Indication.INT8 if evidence.outputs_of == "engine" else Indication.NOTHING
         yield Observation(
             text=f"outputs {'equal' if evidence.outputs_equal else 'differ from'} those of the float {evidence.outputs_of}"

@@ -50,8 +50,8 @@ def _position(view: GraphView, name: str) -> int | None:
 #     x [8, 2] ─ Gemm [2, 128]      ->  __myl_MoveSlicSlicMulMulAddAdd (kgen), two constants [1, 128] Float, one per row
 #     x ─ LSTM, 12 steps            ->  gemm [32, 192] Float, eleven __myl_...MulSum with [1, 48, 192] Float, no metadata
 #
-# Such a kernel is not a matrix kernel, and yet its type is known: a weight that is stored as Float is multiplied as Float.
-# If it names its node and touches one float type only, nothing in it can be anything else.
+# Such a kernel is not a matrix kernel, but its type is known: a weight stored as Float is multiplied as Float. If the
+# kernel names its node and reads and writes a single float type, it computes in this type.
 #
 # Recurrences are recognised by the sizes of their weights, in layers that name no other node.
 #

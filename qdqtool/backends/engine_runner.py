@@ -46,7 +46,7 @@ def write(stream: IO[bytes], words: Mapping[str, Any], arrays: Arrays | None = N
     """
     packed = io.BytesIO()
     if arrays:
-        # numpy has parameters of its own, such as "file": numbers are safe as names
+        # NumPy's function has parameters such as "file"; numbers cannot collide with them
         numbered: dict[str, Any] = {f"a{number}": array for number, array in enumerate(arrays.values())}
         np.savez(packed, **numbered)
     head = {**words, "names": list(arrays or ()), "bytes": packed.tell()}

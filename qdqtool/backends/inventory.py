@@ -16,7 +16,7 @@ from qdqtool.errors import MissingPackage
 from qdqtool.io.child import run
 
 State = Literal["works", "missing", "limited"]
-# Tensor cores multiply INT8 from Turing on; SM72 is Xavier, whose Volta cores do too.
+# Tensor cores multiply INT8 since Turing, and those of Xavier (SM72) do too.
 _INT8_CORES_FROM = 72
 _EXTRAS = {
     "qat": ("torch", "onnxscript", "tensorboard"),

@@ -16,7 +16,7 @@ from qdqtool.errors import BuildError, InputFileError, UsageError
 from qdqtool.io.files import require_file, unreadable
 
 # --- releases --------------------------------------------------------------------------------------------------------
-# Release numbers as tuples of ints, which compare in the right order.
+# Release numbers as tuples of integers, which can be compared.
 
 
 Release = tuple[int, ...]

@@ -66,4 +66,4 @@ def _was_so(check: Callable[[Any], str | None], source: Path) -> bool:
     try:
         return check(read(source)) is not None and check(load(source).proto) is not None
     except InputFileError:
-        return False  # the file is gone or was changed since: it excuses nothing
+        return False  # the file is gone or has changed since, so it proves nothing

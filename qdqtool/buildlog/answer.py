@@ -197,7 +197,7 @@ def answer(run: RunHeader, run_evidence: RunEvidence) -> Answer:
                 fix=settled[1] if not also else f"{settled[1]}. For what it also says: {fix}",
                 evidence=tuple(sorted({*lines, *evidence})),
             )
-        # A build without an end may have failed for any reason: what it printed on the way does not say why.
+        # A build without an end may have failed for any reason; its earlier messages do not show the reason.
         return Answer(
             built=built,
             precision=precision,
@@ -418,7 +418,7 @@ def types_allowed(options: Mapping[str, Mapping[str, str]], argv: Sequence[str])
 def _reasons(run: RunHeader, evidence: RunEvidence) -> Iterable[tuple[str, str, tuple[int, ...]]]:
     """Yield reasons why layers are not INT8, the most important first, with the fix and the log lines."""
     for line, cause in evidence.left_out:
-        # Short memory is no reason for a type, but all that a log without an end may show.
+        # Too little memory does not explain a type, but in a log without an end it may be the only reason shown.
         if not evidence.nodes and not evidence.layers and (cause.area != "memory" or run.status == "cut"):
             yield f"the builder skipped kernels: {cause.meaning}", cause.fix, (line,)
     if run.dla_refused:

@@ -63,7 +63,7 @@ _MOST = 24
 _LINE_END = re.compile(r"[\r\n]+")
 _BORDER = re.compile(r"(?:[\]:>|)}\t\"'] ?|- )\"?(?=[^\s\]])|  +(?=\S)| (?=[A-Z\[(=*>-])")
 """Position inside a line at which a message may begin."""
-# Places of a line at which a prefix may end that are tried; more are no prefix but a table.
+# Number of positions at which a prefix may end that are tried; a line with more is a table.
 _BORDERS = 16
 _ANYWHERE = frozenset(
     {
@@ -90,7 +90,8 @@ _TIMES = (
 )
 _GLOG = r"(?<![\w])[IWEFV]\d{4}(?= \d\d:)|(?<![\w])[IWEFV](?=\d{8} )"
 _LEVELS = f"(?:(?i:{'|'.join(sorted(SEVERITY_WORDS, key=len, reverse=True))})|[VDIWEFX])"
-# One letter is a severity in brackets, or behind a time or a number: "12:00:00.123: I tensorflow", "1234 5678 V TensorRT".
+# A single letter is a severity in brackets, or after a time or number: "12:00:00.123: I tensorflow", "1234 5678 V
+# TensorRT".
 _SEVERITY = (
     rf"(?<!\w)(?!\w(?!\w))(?=\w){_LEVELS}(?!\w)|(?<=\[)[VDIWEFX](?=[\]:])|(?<=\d[ :])[VDIWEFX](?= )"
     r"|(?<=\d: )[VDIWEFX](?= )"
@@ -106,7 +107,7 @@ _CLASSES = {
     "severity": _LEVELS,
     "number": "(?:0x[0-9a-fA-F]+|\\d+)",
     "space": "\\s+",
-    # Without colons: they end a logger's name, and messages have some of their own ("Format: ONNX").
+    # Without colons: a colon ends a logger's name, and messages contain colons too ("Format: ONNX").
     "word": "[^\\s\\[\\](){}<>\"'|,;=:]+",
 }
 _SHOWN = {
@@ -224,7 +225,7 @@ class Carrier:
         ranks: dict[str, list[_CarriedLine]] = defaultdict(list)
         self._rank = self._rank or next((line.rank for line in lines if line.rank), "")
         for line in lines:
-            # A line without a rank goes on with what the process before it said.
+            # A line without a rank belongs to the process of the line before it.
             self._rank = line.rank or self._rank
             ranks[self._rank].append(line)
         for name, own in ranks.items():
@@ -278,8 +279,8 @@ class Carrier:
             if sum(match is not None for match in matches) < 0.8 * len(lines):
                 continue
             inner = [line.text[match.end() :] for line, match in zip(lines, matches, strict=True) if match]
-            # "4: count of 32 weights in bias" is an error with its code, and understood no better without it; but what
-            # stands before nearly every line, also before those that are no errors, is none.
+            # In "4: count of 32 weights in bias" the number is an error code, and the message is recognized with or
+            # without it. A number before nearly every line, including lines that are not errors, is not a code.
             before_all = len(inner) > _ALL * len(lines) and any(
                 native(text) or _is_no_error(text.rstrip()) for text in inner
             )
@@ -339,7 +340,7 @@ def _block(lines: list[_CarriedLine]) -> LogBlock:
         if (line.severity or line.stamp) and text:
             prefix, body = peel(text)
             stamp, severity = prefix.stamp or line.stamp, prefix.severity or line.severity
-            # A container stamps every line, also those that are no message of their own.
+            # A container stamps every line, including continuation lines of a message.
             if severity and not prefix.stamp:
                 text = f"[{stamp}] [{severity}] [TRT] {body}" if stamp else f"[{severity}] [TRT] {body}"
         texts.append(text)
@@ -360,7 +361,7 @@ def _prefix_of(text: str) -> str | None:
     rank = _RANK.match(text)
     if rank is not None and (native(text, rank.end()) or _is_no_error(text[rank.end() :].rstrip())):
         return rank[0]
-    prefix, body = peel(text)  # whole: a name may be longer than any prefix
+    prefix, body = peel(text)  # read the whole message: a name may be longer than any prefix
     body = body.rstrip()
     if _reads(body):
         return ""
@@ -385,7 +386,7 @@ def _reads(message: str) -> bool:
     """Return True if only builders print this message."""
     bare = without_position(message)
     if bare is not None and ".py:" in message[: -len(bare)]:
-        bare = None  # no part of the builder is Python: the place belongs to the logger's prefix
+        bare = None  # the builder has no Python code, so this source position belongs to the logger's prefix
     for text in (message, bare):
         parsed = grammar().read(text) if text else None
         if parsed is not None and parsed[0] not in _ANYWHERE | _VAGUE:
@@ -434,7 +435,7 @@ def _prefix_layer(lines: list[_CarriedLine]) -> tuple[Callable[[_CarriedLine], b
 
 
 def _take_fields(line: _CarriedLine, match: re.Match[str], form: _CarrierForm) -> None:
-    # Logs print hundreds of lines in a second, and these have the same few beginnings.
+    # Logs print hundreds of lines in a second with the same few prefixes.
     stamp, severity = _stamp_and_severity(form.says, match.groups())
     line.stamp, line.severity = stamp or line.stamp, severity or line.severity
     text = line.text[match.end() :]
@@ -512,7 +513,7 @@ def _form(key: tuple[str, ...], members: list[list[re.Match[str]]]) -> _CarrierF
             pieces.append(_CLASSES[part])
             shown.append(_SHOWN[part])
         elif part == "word" and (len(texts) > 1 or "." in next(iter(texts))):
-            # A file of the logger's program: other messages come from others.
+            # A source file of the logging program; other messages come from other files.
             pieces.append(_CLASSES[part])
             shown.append(_SHOWN[part])
         elif part == "space":
@@ -551,7 +552,7 @@ def _json_layer(lines: list[_CarriedLine]) -> tuple[Callable[[_CarriedLine], boo
         if not records:
             return False
         line.text = "\n".join(record[member] for record in records)
-        # Beside the message, or else around it.
+        # Time and severity are beside the message, or else in the enclosing record.
         for record in [*records_of(value), records[0]]:
             stamp = next((record[name] for name in _JSON_TIMES if name in record), "")
             level = next((record[name] for name in _JSON_LEVELS if name in record), "")
@@ -577,14 +578,14 @@ def _table_layer(texts: list[str]) -> tuple[Callable[[_CarriedLine], bool], str]
     sheet, rows = table
     messages = [cells[sheet.column] for cells in rows]
     times = Counter(at for cells in rows for at, cell in enumerate(cells) if _TIME_CELL.fullmatch(cell))
-    # Behind a logger's comma stands the rest of its prefix: "21:52:52,123 - TRT - DEBUG - ...".
+    # After the comma in a logger's time, the rest of its prefix follows: "21:52:52,123 - TRT - DEBUG - ...".
     own = sum(_prefix_of(message) == "" for message in messages)
     carried = sum(map(_bears, messages))
     if max(times.values(), default=0) < _USUAL * len(rows) or own < _USUAL * carried:
-        # Messages have commas of their own, so that some are quoted; of a builder's own line, no prefix is a cell.
+        # Messages contain commas, so some cells must be quoted. Without quoted cells, the lines are the builder's own.
         quoted = sum(_QUOTED_CELL.search(text) is not None for text in texts)
         plain = sum(_prefix_of(text) == "" for text in texts)
-        # A cell of several lines is quoted, and its lines but the first look like the builder's own.
+        # A cell with several lines is quoted; all its lines except the first look like the builder's own.
         most = quoted >= _USUAL * len(texts) or len(rows) < _USUAL * len(texts)
         if not quoted or (not most and 40 * plain > carried):
             return None

@@ -20,8 +20,8 @@ from qdqtool.errors import InputFileError
 #     {"stream": {...}, "values": [["1704923572123000000", "..."]]}       several messages: Loki
 #     [{"line": "...", "timestamp": "..."}, ...]                          a document: what Grafana and gcloud download
 #
-# Records are the objects and arrays that hold text themselves, however deep they stand. Which of their members holds the
-# messages is learned with a test of the caller's for what a message looks like.
+# Records are the objects and arrays that directly contain text, at any depth. The member that holds messages is
+# learned: the caller passes a test for messages.
 
 Record = dict[str, str]
 """Text and number members of an object or array, in their order; elements of an array are named by their index."""
@@ -223,7 +223,7 @@ def _tokens(pieces: Iterator[bytes]) -> Iterator[str]:
                 yield token[0]
             is_too_long = False
         if len(left) >= _LONGEST:
-            # What begins it and an unfinished escape remain, so that its end is found.
+            # Keep its beginning and an unfinished escape, so that its end can be found.
             backslashes = len(left) - len(left.rstrip("\\"))
             left, is_too_long = left[0] + "\\" * (backslashes % 2), True
     if left and not is_too_long:
@@ -237,7 +237,7 @@ def _tokens(pieces: Iterator[bytes]) -> Iterator[str]:
 #     2024-05-01T10:00:00.123Z,"[01/10/2024-21:52:52] [V] [TRT] ""a"", ""b"" and ""c"" are twice"
 #     1704923572123,"[01/10/2024-21:52:52] [V] [TRT] \"a\", \"b\" and \"c\" are behind backslashes"
 #
-# The delimiter and the way in which quotes are written inside quotes are learned. A cell may go on over several lines.
+# The delimiter, and how quotes are written inside quotes, are learned. A cell may continue over several lines.
 
 _ALIKE = 0.97
 """Share of rows that must have the most common number of cells."""
@@ -305,7 +305,7 @@ def sheet_of(lines: Sequence[str], bears: Callable[[str], bool]) -> tuple[Sheet,
             if not bearing:
                 continue
             column, count = bearing.most_common(1)[0]
-            # Where nothing in a line is the delimiter, all of it is one cell.
+            # A line without the delimiter is a single cell.
             if best is None or (count, columns) > best[0]:
                 best = (count, columns), Sheet(delimiter, doubled, columns, column), rows
     return best[1:] if best else None
@@ -343,7 +343,7 @@ def _join_rows(lines: Sequence[str], delimiter: str, *, doubled: bool) -> list[l
     try:
         rows.extend(reader)
     except csv.Error as error:
-        # The last row may go on behind the lines.
+        # The last row may continue after these lines.
         return rows if "end of data" in str(error) else []
     return rows
 
@@ -366,7 +366,7 @@ def _cells(line: str, delimiter: str, *, doubled: bool) -> list[str] | None:
 
 
 # --- newest first ----------------------------------------------------------------------------------------------------
-# The order of lines: what is exported from a collector of logs often begins with the newest.
+# The order of lines: exports of log collectors often begin with the newest line.
 #
 #     2024-05-01T10:00:07Z [V] [TRT] Engine generation completed in 2.5 seconds.
 #     2024-05-01T10:00:06Z [V] [TRT] ...
@@ -421,7 +421,7 @@ class Order:
                 break
         self.newest_first = self._falling >= _ENOUGH
         if not self.newest_first:
-            yield from read_pieces  # as they were read: what a reader keeps is bounded from piece to piece
+            yield from read_pieces  # in the pieces in which they were read: this bounds the reader's memory
             yield from pieces
             return
         held = bytearray(b"".join(read_pieces))

@@ -70,7 +70,7 @@ class Grammar:
         self._inner.sort(
             key=lambda pair: _COMMON.index(pair[1].name) if pair[1].name in _COMMON else len(_COMMON)
         )
-        # One look at all shapes at once: most messages have none of them.
+        # Tests all shapes at once, because most messages have none of them.
         self._any_shape = re.compile(
             "|".join(f"(?:{_without_names(shape.form)})" for shape in self._shapes) or "(?!)"
         )
@@ -188,7 +188,7 @@ def grammar() -> Grammar:
 
 
 # --- messages without a collector ------------------------------------------------------------------------------------
-# Messages that no collector handles: lines of `messages.txt`, which says how they are written.
+# Messages that no collector handles: the lines of `messages.txt`, which explains how to write them.
 
 _PATTERN = re.compile(r"(?P<name>[a-z0-9-]+)(?: \((?P<light>all|rest|noted)\))?(?P<kind>[:~]) (?P<form>\S.*)")
 _TOPIC = re.compile(r"\[(?P<topic>[a-z]+)\] (?P<about>\S.*)")
@@ -233,9 +233,9 @@ def _pattern(head: str, examples: tuple[str, ...]) -> MessagePattern | RegexPatt
 
 
 # --- grammar arrays --------------------------------------------------------------------------------------------------
-# The grammar as arrays: which patterns the first and last bytes of many messages choose, asked all at once.
+# The grammar as arrays: finds the patterns for the first and last bytes of many messages at once.
 #
-# Eight bytes of a message are one word; a shorter piece is a word under a mask.
+# Eight bytes of a message are one word; a shorter piece is a masked word.
 
 
 Ints = npt.NDArray[np.int64]
@@ -265,7 +265,7 @@ class Arrays:
         self.heads = Keys(grammar.keys, KEY)
         self.short_heads = Keys(grammar.short_keys, SHORT_KEY)
         self.endings = Keys(grammar.endings, ENDING)
-        # Codes below 0 stand for no bucket: they find the last elements.
+        # Codes below 0 mean no bucket; as an index they select the last elements.
         nowhere = -UNSURE + 1
         self.common = _parts([_common_head(bucket) for bucket in grammar.buckets] + [""] * nowhere, 1)
         self.bare = np.array(
@@ -392,6 +392,6 @@ def mask(size: int) -> np.uint64:
     return np.uint64((1 << 8 * size) - 1)
 
 
-# Digits of a tactic's number, the usual 16 first.
+# Number of digits of a tactic, the usual 16 first.
 _ID_SIZES = (HEX16, *range(1, HEX16), *range(HEX16 + 1, 25))
 _TWO, _0X = mask(2), word(b"0x")

@@ -33,9 +33,9 @@ RECORD = 400
 """Bytes of a kept record besides its text."""
 
 _CHANGING = re.compile(r"0x[0-9a-fA-F]+|\d+")
-# Kinds of unread lines that are told apart; a foreign text has as many as lines.
+# Largest number of kinds of unread lines; a text that is not a log has as many kinds as lines.
 _WORDINGS = 2000
-# Characters by which unread lines are told apart, and of the one that is shown.
+# Number of characters by which unread lines are compared, and of the line that is shown.
 _EXAMPLE = 200
 SHOWN = 20
 """Most entries of a long list that a digest keeps."""
@@ -219,7 +219,7 @@ class Run:
         )
         ended = self.identity.status(failed=False)
         built = self.identity.generated
-        # A log that says that the run failed, without an error after the engine: an earlier one is all that it shows.
+        # The log says that the run failed but shows no error after the engine, so an earlier error must be the reason.
         attempts = (built, 0) if ended == "failed" else (built,)
         failures = (
             self.troubles.failure(

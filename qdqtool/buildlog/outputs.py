@@ -23,7 +23,7 @@ from qdqtool.io.tables import Cell, Table, write_table
 from qdqtool.io.text import TextSource
 
 # --- JSON ------------------------------------------------------------------------------------------------------------
-# The JSON of a log of any size: runs are written as they come, so that only one is in memory at a time.
+# The JSON of a log of any size: each run is written when it ends, so only a single run is in memory.
 
 _RUN = TypeAdapter(LogRun)
 
@@ -361,9 +361,9 @@ def _dims(shape: tuple[int | str, ...] | None) -> str:
 # --- timeline --------------------------------------------------------------------------------------------------------
 # The build's timeline as a Chrome trace, for Perfetto (ui.perfetto.dev) or chrome://tracing.
 #
-# A log tells time by stamps of one second and by durations it states. Phases between stamps are drawn where they were;
-# tuning of layers, of which only durations are stated, is drawn one after the other from where tuning begins, and says so
-# in its category.
+# A log has time stamps of one second, and durations. Phases between stamps are drawn at their times. For the tuning of
+# layers, only durations are known: layers are drawn one after the other from the start of tuning, and their category
+# says so.
 
 _PHASES, _TUNING = 1, 2
 
@@ -451,7 +451,7 @@ def _name(process: int, thread: int | None, name: str) -> dict[str, Any]:
 
 
 # --- events ----------------------------------------------------------------------------------------------------------
-# Optimizer events as JSON lines, one event per line, for tools that read streams.
+# Optimizer events as JSON lines, one event per line, for tools that read streams of data.
 
 _EVENT = TypeAdapter(OptimizerEvent)
 

@@ -93,7 +93,7 @@ class RegexPattern:
 
 
 def _matching(form: str) -> Read:
-    # Most logs meet few of the shapes: compiling all of them is a third of loading the grammar.
+    # Most logs need few of the shapes, and compiling all of them takes a third of the loading time.
     pattern: re.Pattern[str] | None = None
 
     def read(body: str) -> Fields | None:
@@ -165,7 +165,7 @@ def _plan(form: str) -> _Plan:
     optional: set[int] = set()
     open_literal = ""
     for literal, name, kind, _ in Formatter().parse(form):
-        # An escaped brace ends a literal early, without a field behind it.
+        # An escaped brace ends a literal early; no field follows it.
         open_literal += literal
         if name is None:
             continue

@@ -33,7 +33,7 @@ from qdqtool.buildlog.pattern import HEX16
 from qdqtool.io.text import TextSource
 
 # --- blocks ----------------------------------------------------------------------------------------------------------
-# Lines of a log with their numbers, however carriage returns cut them.
+# Lines of a log with their numbers. Carriage returns may cut a line into pieces.
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ def _in_pieces(data: bytes, first: int) -> LogBlock:
     pieces: list[bytes] = []
     numbers: list[int] = []
     for number, line in enumerate(data.split(b"\n")[:-1], first):
-        # What was overwritten by nothing was never seen apart.
+        # An empty piece overwrote nothing, so it is no piece of its own.
         shown = [piece for piece in line.split(b"\r") if piece.strip()] or [b""]
         pieces += shown
         numbers += [number] * len(shown)
@@ -83,10 +83,10 @@ Bytes = npt.NDArray[np.uint8]
 
 _STAMPED = 26
 """Bytes of the shortest prefix with a time stamp."""
-# What is looked at behind the end of a block, as wide as the widest word.
+# Bytes after the end of a block that are read, as many as the widest word.
 _PAD = b"\n" * 64
 _SPACE, _NEWLINE, _OPEN, _CLOSE = b" \n[]"
-# One entry a byte value, so that a test of many bytes is one look-up.
+# One entry for each byte value, so that one look-up tests many bytes.
 _DIGITS = np.zeros(256, np.bool_)
 _DIGITS[list(b"0123456789,")] = True
 _QUIET = np.zeros(256, np.bool_)
@@ -236,7 +236,7 @@ class BlockPrefilter:
             tuned[where] = rank.tuned[code]
             spared[where] = rank.spared[code]
         light &= ~self._first_of_each(spared)
-        # The first of a run is handled one by one, and counted there.
+        # The first lines of a run are handled singly, and counted there.
         tuned &= light
         unsure = np.flatnonzero((codes == UNSURE) & (ends - at > HEX16 + KEY))
         ending = ends[unsure]
@@ -298,7 +298,7 @@ _TWO, _0X = mask(2), word(b"0x")
 
 
 # --- place -----------------------------------------------------------------------------------------------------------
-# Where the reading is inside a block, and what can be asked of the lines that were skipped there.
+# The reading position inside a block, and facts about the lines that were skipped there.
 
 
 _STAMP = re.compile(r"\[(\d\d/\d\d/\d{4}-\d\d:\d\d:\d\d)\]")

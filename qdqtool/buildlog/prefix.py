@@ -90,7 +90,7 @@ class Prefix:
 
 
 NO_PREFIX = Prefix()
-# Prefixes around each other, as in docker around a launcher around a logger.
+# Largest number of nested prefixes, such as docker around a launcher around a logger.
 _PEELS = 4
 
 

@@ -24,7 +24,7 @@ from qdqtool.buildlog.prefix import NO_PREFIX, SHORT, Prefix, may_go_on, peel, w
 from qdqtool.io.text import TextSource
 
 _JOINT = re.compile(
-    # A class of first characters lets the search pass over all others at once.
+    # A class of first characters lets the search skip all other characters quickly.
     r"[\[=&*NTPIHD\"](?:"
     r"(?<=\[)\d\d/\d\d/\d{4}-\d\d:\d\d:\d\d\] ?\[|(?<==)(?<!==)== [A-Z][\w ]{3,60} ===|(?<=&)&&& |(?<=\*)\*{14} Autotuning"
     r"|(?<=N)ote: The application clock|(?<=T)ensorRT version: |(?<=P)arsing node: |(?<=I)f not already in use, "
@@ -289,7 +289,7 @@ class _Process:
         for index, number in enumerate(filtered.number):
             place.index, place.number = index, number
             if filtered.skipped[index] != skipped:
-                # A light line stood between: had it been read, it had closed the section.
+                # A skipped line was in between; reading it would have closed the section.
                 skipped, self._section = filtered.skipped[index], None
             if filtered.prefixed[index]:
                 body = text[filtered.body[index] : filtered.end[index]]
@@ -396,7 +396,8 @@ class _Process:
             return LineVerdict.BLANK
         message = self._known.get(body) or self._look_at(body)
         has_prefix = prefix.form >= 0
-        # Where line ends are lost, a pattern may swallow the next; behind a prefix, one that fits is trusted.
+        # If line ends are lost, a pattern may also match the next message. After a prefix, a matching pattern is
+        # trusted.
         swallows = joined and message.joint and (not has_prefix or "=== " in body)
         recognised = None if swallows else self._recognise(message, body, has_prefix=has_prefix)
         if recognised is None:

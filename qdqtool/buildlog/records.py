@@ -94,7 +94,8 @@ def types(tensors: Tensors) -> list[DType]:
 
 
 # --- names -----------------------------------------------------------------------------------------------------------
-# Names of nodes and layers: they contain ` + `, ` with `, ` and `, brackets and spaces, so separators prove nothing.
+# Names of nodes and layers. They may contain ` + `, ` with `, ` and `, brackets and spaces, so separators do not show
+# where a name ends.
 
 
 class LoggedNames:
@@ -149,7 +150,7 @@ _PLACES = 64
 
 
 # --- model graph -----------------------------------------------------------------------------------------------------
-# Questions to the model's graph from the log: who makes a tensor, who reads it, what is a weight.
+# The model's graph from the log: the producer and the readers of a tensor, and which tensors are weights.
 
 
 class LoggedNode:

@@ -129,7 +129,7 @@ def _cuts(stream: BinaryIO | RawIOBase) -> Iterator[tuple[int, int]]:
 
     The first banner of a file is not a cut: the lines before it may belong to its run.
     """
-    # As if a line had ended before the first.
+    # Treat the beginning of the file as the end of a line.
     at, line, kept = -1, 0, b"\n"
     last: int | None = None
     while piece := stream.read(PIECE):
@@ -142,7 +142,7 @@ def _cuts(stream: BinaryIO | RawIOBase) -> Iterator[tuple[int, int]]:
             if last is not None:
                 yield at + begin, line + block.count(b"\n", 0, begin)
             last = at + begin
-        # From the end of the last whole line on the block is kept; of a line longer than a piece, one byte.
+        # Keep the block from the end of its last whole line; of a line longer than a piece, keep one byte.
         taken = whole - 1 if whole > 1 or len(block) <= PIECE else len(block) - 1
         line += block.count(b"\n", 0, taken)
         at += taken

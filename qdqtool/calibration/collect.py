@@ -92,11 +92,11 @@ class Collection:
         self._watch = watch
         self._samples = samples
         self._tensors = activations(placement)
-        # Only our own source gives single rows; others feed the model as it wants to be fed.
+        # Only our own sample sources give single rows; other sources already give whole inputs.
         self._fixed = fixed_batch(model.view.inputs) if isinstance(samples, Samples) else 1
         self._options = options
         self._pool = CollectorPool(model, self._tensors, options, identify=resumable, watch=watch)
-        # One sample at a time unless the model is made for more: kernels round differently for other sizes.
+        # One sample at a time, unless the model has a larger fixed batch: kernels round differently for other sizes.
         self._batch = self._fixed or 1
 
     def identity(self) -> dict[str, str]:
@@ -136,7 +136,7 @@ class Collection:
         kept = self._saved_histograms(path, identity, span)
         histograms = kept or replace(self._nothing(span), identity=identity)
         if kept is None and histograms.span.is_complete:
-            save_histograms(path, histograms)  # an empty shard is a result too
+            save_histograms(path, histograms)  # an empty shard is also a result
         size = _FIRST_PART * self._batch
         while not histograms.span.is_complete:
             began = time.monotonic()

@@ -234,7 +234,7 @@ def _misfit(path: Path, problem: str) -> InputFileError:
 
 
 # --- shards ----------------------------------------------------------------------------------------------------------
-# Adds up parts of a collection exactly, wherever they were made.
+# Adds up parts of a collection exactly, even if other machines made them.
 
 
 _NAMES = {

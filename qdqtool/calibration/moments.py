@@ -35,7 +35,7 @@ SAMPLES: Final = 256
 """Largest number of samples to run; fewer if every layer has enough rows earlier."""
 _ROWS: Final = 8192
 """Number of input rows that are enough for a layer, unless it has more columns."""
-# Rows a column: with fewer the moments are those of the samples, not of the data.
+# Least number of rows per column: with fewer rows, the moments describe only these samples.
 _PER_COLUMN: Final = 4
 _TOGETHER: Final = 512
 """Number of rows multiplied at once; with fewer, adding to the moments takes longer than the multiplications."""
@@ -193,7 +193,7 @@ class _Tally:
         rows = self._reading.rows(value, self._enough // _SPREAD)
         np.maximum(self._amax, np.abs(rows).max(axis=1, initial=0), out=self._amax)
         self._rows += rows.shape[1]
-        # what waits for others is copied: the next run may write where this one did
+        # copy outputs that wait for others: the next run may overwrite their memory
         self._waiting.append(rows if rows.shape[1] >= _TOGETHER else rows.copy())
         if sum(rows.shape[1] for rows in self._waiting) >= _TOGETHER:
             self._multiply()

@@ -52,7 +52,7 @@ class Room:
         self._running = 0
         self._use = (
             device_use()
-        )  # of the thread that opens the collection: workers have no device of their own
+        )  # the device of the thread that opens the collection: workers do not have their own
         self._changed = Condition()
 
     @contextmanager
@@ -176,7 +176,7 @@ class CollectorPool:
         watched = () if watch is None else watch.tensors.difference(tensors)
         fed = {info.name for info in model.view.inputs}
         self._fed = tuple(name for name in tensors if name in fed)
-        # In graph order, so that the tensor in which NaN begins is the one that is named.
+        # In graph order, so that the first tensor with NaN is named.
         self._fetched = _in_order(model.view, set(tensors) - fed)
         free = options.threads or processors()
         bytes_per_sample = fetched_bytes(model.view, self._fetched)
@@ -220,7 +220,7 @@ class CollectorPool:
         except InputFileError as error:
             _log.info("the model does not accept a batch of two samples: %s", error.what)
             return
-        # what the session itself allocates keeps all of its memory alive
+        # an array that the session allocated keeps all of its memory alive
         self._watch.pair = {name: value.copy() for name, value in values}
 
     def _open(self) -> None:

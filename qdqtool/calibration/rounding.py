@@ -136,7 +136,7 @@ def round_weights(
                 results[product.weight] = _round_layer(layers[product.node], value, mine, way.method)
             return results
 
-        # threads within the many small products of one layer would wait for each other
+        # threads inside the many small products of one layer would wait for each other
         with threadpool_limits(1, user_api="blas"), ThreadPoolExecutor(processors()) as pool:
             for some in pool.map(rounding, readers):
                 rounded |= some
@@ -313,8 +313,8 @@ def _with_best_scales(
 # --- noise shares ----------------------------------------------------------------------------------------------------
 # Estimates how much of a network's noise comes from rounding weights, and how much from rounding activations.
 #
-# Every layer's output has about the relative noise of its weights plus that of its input. Both can be told without a
-# run: the one from the stored weights, the other from the histogram of the input.
+# The relative noise of a layer's output is about the noise of its weights plus the noise of its input. Both are known
+# without a run: from the stored weights, and from the histogram of the input.
 
 
 def weight_share(

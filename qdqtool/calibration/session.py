@@ -24,7 +24,7 @@ from qdqtool.runtime.session import (
 )
 
 # --- watch -----------------------------------------------------------------------------------------------------------
-# Keeps values of some samples during the pass that counts, so that these samples need no second run.
+# Keeps values of some samples during the pass that counts magnitudes, so that these samples need no second run.
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +149,7 @@ def _open_session(model: Path, options: RuntimeOptions) -> Any:
     try:
         return open_session(model, options)
     except failures() as error:
-        # The file is a copy that nobody but this process knows.
+        # The file is a copy that only this process uses.
         message = message_of(error).replace(f"Load model from {model} failed:", "")
         fix = "check that the float model itself runs: qdqtool calibrates on onnxruntime"
         if options.provider != CPU:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 # --- bounds ----------------------------------------------------------------------------------------------------------
-# Finds tensors whose values stay within a known interval for every sample.
+# Finds tensors whose values are within a known interval for every sample.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -93,7 +93,7 @@ def weight_range(decision: Decision, view: GraphView, method: str) -> TensorRang
             fix="pass the prepared model (model.prepared.onnx), in which constants are folded",
         )
     spec = decision.spec or QuantSpec()
-    # Blocks get their scales, and the search for them, from the values when they are written.
+    # The scales of blocks are computed or searched from the values when they are written.
     axis = spec.axis if spec.block is None else None
     search = method == "mse" and spec.block is None
     try:
@@ -172,7 +172,7 @@ def constants(placement: Placement, view: GraphView, method: str) -> Constants:
     Raises:
         InputFileError: weights hold NaN or Inf.
     """
-    # Where one weight is read in two ways, ranges per channel serve both: scales of blocks need none.
+    # If a weight is read in two ways, ranges per channel serve both: scales of blocks need no ranges.
     decisions = {
         entry.tensor: entry
         for entry in sorted(placement.quantized, key=_has_blocks, reverse=True)
@@ -313,7 +313,7 @@ class Chooser:
                 else "contained only NaN or Inf"
             )
             return Range(amax=NEVER_FIRED, method=range_.method), why
-        # No value leaves its bound, so the largest value of the samples is safe, and clipping below it is not.
+        # No value exceeds its bound, so the largest value of the samples is a safe range; a smaller range would clip.
         bounds = [limit for limit in limits if limit is not None]
         if len(bounds) == len(limits) and any(limit.saturates for limit in bounds):
             return Range(amax=common.amax, method="max"), f"bounded by {bounds[0].op}"

@@ -33,7 +33,7 @@ def main() -> NoReturn:
         ended = process.find_stop_signal()
         if ended is None:
             raise
-        # Rich may not be there yet: the signal arrived while it was imported.
+        # rich may be missing: the signal may arrive while it is imported.
         sys.stderr.write(f"error: {ended.what}\n  fix: {ended.fix}\n")
         code = ended.exit_code
     sys.exit(code)

@@ -36,12 +36,12 @@ COMMANDS = Registry(package="qdqtool.cli.commands")
 def run(arguments: list[str]) -> int:
     """Run the command line with these arguments and return the exit code."""
     try:
-        code = copy_context().run(_run, arguments)  # what options said does not outlive the command
-        sys.stdout.flush()  # a full disk is told by us, not by the interpreter on its way out
+        code = copy_context().run(_run, arguments)  # the settings of options end with the command
+        sys.stdout.flush()  # we report a full disk, instead of the interpreter when it exits
     except BrokenPipeError as error:
         gone = isinstance(error, process.AnswerUnread) or process.is_unread()
         _close_stdout()
-        # Where the reader of our answer went away nothing is left to say to it; else a child process did.
+        # If the reader of our output is gone, there is nothing to report; otherwise a child process ended.
         return 0 if gone else _show_failure(of_machine(error), error, arguments)
     except OSError as error:
         _close_stdout()
@@ -61,12 +61,14 @@ def _run(arguments: list[str]) -> int:
     except (typer.Abort, KeyboardInterrupt):
         return _show_error(process.find_stop_signal() or process.report_interruption())
     except typer.TyperException as error:
-        wrong_usage: Any = error  # each one that the parser raises can show itself; the stated base cannot
+        wrong_usage: Any = (
+            error  # every error that the parser raises has show(); its declared base class does not
+        )
         wrong_usage.show()
         return 2
-    except SystemExit:  # how typer answers when the reader of our answer went away
+    except SystemExit:  # typer raises this if the reader of our output is gone
         raise process.AnswerUnread from None
-    if code == Interrupted.exit_code:  # how typer answers to a KeyboardInterrupt
+    if code == Interrupted.exit_code:  # typer raises this after a KeyboardInterrupt
         return _show_error(process.find_stop_signal() or process.report_interruption())
     return code if isinstance(code, int) else 0
 
@@ -134,7 +136,7 @@ def _of_group(group: typer.Typer, name: str) -> typer.Typer:
         assert command.callback is not None
         own = command.name or command.callback.__name__.replace("_", "-")
         command.epilog = examples(COMMANDS.manual(name), f"{name} {own}")
-        # typer names a command after its function where no name was given; the wrapper keeps that name
+        # without a given name, typer names a command after its function; the wrapper keeps this name
         command.callback = with_common(command.callback)
         command.cls = QdqCommand
     return ours
@@ -176,7 +178,7 @@ def _bug(error: Exception, arguments: list[str]) -> int:
     versions = f"qdqtool {__version__}, Python {platform.python_version()}, {platform.platform()}"
     text = redact_text(f"{versions}\narguments: {arguments}\n\n{trace}")
     try:
-        # a new file with a name nobody can guess, mode 0600: links planted in a shared folder are not followed
+        # a new file with a random name and mode 0600, so that links in a shared folder are not followed
         handle, where = tempfile.mkstemp(prefix="qdqtool-bug-", suffix=".txt", dir=".")
         with os.fdopen(handle, "w", encoding="utf-8", errors="backslashreplace") as stream:
             stream.write(text)
@@ -191,7 +193,7 @@ def _bug(error: Exception, arguments: list[str]) -> int:
 
 
 # --- words of a command ----------------------------------------------------------------------------------------------
-# How the words of a command are read, where the parser below would get them wrong.
+# Reads the words of a command that the parser would misread.
 
 
 class _Whole:
@@ -218,7 +220,7 @@ class QdqCommand(_Whole, TyperCommand):
         Raises:
             UsageError: a path is empty.
         """
-        typed = tuple(args)  # the parser takes words away
+        typed = tuple(args)  # the parser removes words
         left = super().parse_args(ctx, spell_out(args))
         inputs = {param.name for param in self.params if param.param_type_name == "argument"}
         _refuse_empty_paths(typed, ctx.params, inputs)
@@ -245,7 +247,7 @@ def _refuse_empty_paths(words: Sequence[str], values: dict[str, Any], inputs: Co
 
 
 # --- --cluster without an address ------------------------------------------------------------------------------------
-# `--cluster` without an address: the parser below knows only options that always take a word.
+# `--cluster` without an address: the parser knows only options that always take a word.
 
 _CLUSTER = "--cluster"
 _ADDRESS = re.compile(r"local|[a-z][a-z0-9+.-]*://\S*|[^\s/\\]+:\d+")

@@ -46,7 +46,7 @@ def draw_engine(explored: Explored, out: Path) -> None:
             save(picture(explored.view), out)
         case ".svg" | ".png":
             if len(explored.engine.layers) > LARGEST:
-                # Of a larger engine the first layers were read, so that their number is not that of its layers.
+                # Only the first layers of a larger engine were read, so the number of all layers is unknown.
                 raise UsageError(
                     f"this engine has more layers than a picture shows ({LARGEST:,})",
                     fix="write .dot or .onnx",
@@ -132,7 +132,7 @@ def _size(path: Path) -> int:
 
 
 # --- is an engine really INT8? ---------------------------------------------------------------------------------------
-# What is-int8 looks at: layer information of two engines, or a model that is built as it is and in float.
+# The input of is-int8: layer information of two engines, or a model that is built unchanged and in float.
 
 _PLAN = "engine.plan"
 

@@ -92,7 +92,7 @@ def _outcome(diff: EngineDiff) -> str:
 
 
 # --- layers ----------------------------------------------------------------------------------------------------------
-# Everything that is known of one engine layer, in words.
+# All facts about one engine layer, in words.
 
 
 def stories(view: EngineView, layers: tuple[LayerView, ...]) -> Iterator[str]:

@@ -14,7 +14,7 @@ from pathlib import Path
 from qdqtool.core.wording import Command
 from qdqtool.errors import InputFileError, QdqError, UsageError
 
-# Bytes at either end by which kinds of files are told apart.
+# Number of bytes at each end of a file that show its kind.
 _HEAD = 1 << 16
 _LOG = re.compile(rb"\[(?:TRT|TensorRT|V|I|W|E)\]|&&&& RUNNING TensorRT|TensorRT-RTX")
 _VLLM = re.compile(
@@ -91,14 +91,14 @@ def advise_other_command(error: QdqError, arguments: list[str]) -> QdqError:
     if kind is None or any(word in error.what for word in kind.words):
         return error
     if kind is MODEL and set(arguments) & _OF_MODELS and not _OTHER_KIND.search(error.what):
-        return error  # a model was wanted, and its own trouble was told
+        return error  # a model was expected, and the reader reported its error
     if kind is SAMPLES and any(
         option in _OF_SAMPLES and word in names for option, word in pairwise(arguments)
     ):
-        return error  # so were samples
+        return error  # samples were expected, and their error was reported
     named = f"'{path}'" if " " in str(path) else str(path)
     if any(f" {word} FILE" in kind.commands for word in arguments[:1]):
-        return error  # it would name the command that failed
+        return error  # it would suggest the command that failed
     says = (
         f"the file has the name of {kind.name}, but not its content"
         if kind in _MARKED and not _kind_by_content(path)

@@ -205,7 +205,7 @@ def _quantization(run: RunDigest, shown: int) -> Iterator[str]:
         )
     for node in run.not_quantized[:shown]:
         yield _row("", f"{node.node} ({node.op}): {node.precision}: {node.reason}")
-    # The digest holds the first of them only.
+    # The digest holds only the first of them.
     left = sum(
         count for precision, count in run.precisions.items() if not DType.parse(precision).is_quantized
     )

@@ -14,9 +14,9 @@ from qdqtool.core.wording import Command, Setting
 from qdqtool.pipeline.costs import saves_nothing
 from qdqtool.pipeline.request import RunRequest
 
-# More is a manual.
+# More commands would be a manual.
 _MOST = 3
-# Quantization costs more accuracy than it should: where the data is at fault, no node is.
+# Quantization costs too much accuracy; if the data causes it, no node does.
 _LOST = "DAT107"
 # The float part computes in FP32, and nothing in FP16.
 _FP32 = "QDQ212"
@@ -41,12 +41,12 @@ def _worth(
     request: RunRequest, report: Report, changes: list[str], *, has_samples: bool, is_quantized: bool
 ) -> Iterator[str]:
     model, folder = str(request.model), str(request.out)
-    # random samples that were asked for tell as little as those that were taken for want of any
+    # random samples show nothing about accuracy, even if the user asked for them
     has_samples = has_samples and (report.comparison is None or report.comparison.meaningful)
     calibration = str(request.samples) if has_samples else "DATA"
     beside = [("--calibration-cache", request.calibration_cache), ("--reference", request.reference)]
     files = [word for option, path in beside if path is not None for word in (option, str(path))]
-    # accuracy that is measured on other samples must not be measured on these the next time
+    # accuracy was measured on other samples, so it must not be measured on these next time
     judging = [("--eval-samples", request.eval_samples), ("--labels", request.labels)]
     judged = [word for option, path in judging if path is not None for word in (option, str(path))]
     run = [model, *changes, *files, "--samples", calibration, *judged, "--out", folder]
@@ -61,7 +61,7 @@ def _worth(
     halves = [finding.fix for finding in grave if is_float and has_samples and finding.code == _FP32]
     if halves:
         grave = [finding for finding in grave if finding.code != _FP32]
-    # what the verdict rests on, and not a kernel that costs time
+    # the finding decides the verdict; it is not a kernel that costs time
     code = report.summary.verdict.accurate.evidence.partition(" ")[0]
     worst = next((finding for finding in grave if finding.code == code), next(iter(grave), None))
     if worst is not None:

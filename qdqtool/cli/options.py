@@ -169,7 +169,7 @@ _FORMER = {"classic": "10"}
 
 
 # --- output formats --------------------------------------------------------------------------------------------------
-# Output formats of findings: for people, for scripts, and for tools that show findings beside the code.
+# Output formats of findings: for people, for scripts, and for tools that show findings next to the code.
 
 FORMS = ("text", "json", "sarif", "junit", "markdown", "github")
 

@@ -33,7 +33,7 @@ def open_streams() -> None:
         try:
             os.fstat(number)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free: this one
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest free number, which is this one
         if getattr(sys, name) is None:
             mode = "r" if name == "stdin" else "w"
             setattr(sys, name, open(number, mode, encoding="utf-8", closefd=False))  # noqa: SIM115
@@ -147,7 +147,7 @@ def is_unread() -> bool:
         return True
     watch = select.poll()
     try:
-        watch.register(sys.stdout.fileno(), 0)  # errors are always told
+        watch.register(sys.stdout.fileno(), 0)  # errors are always shown
         return bool(watch.poll(0))
     except (OSError, ValueError):
         return True

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 
 # --- fitting ---------------------------------------------------------------------------------------------------------
-# Tables that fit a terminal: numbers stay whole, different names stay different, repeated reasons are printed once.
+# Tables that fit a terminal: numbers are not cut, different names stay different, and repeated reasons are printed
+# once.
 
 
 _ONE = r"[-+~<>]?[\d.,]+(?:[eE][-+]?\d+)?(?:\s?(?:%|ms|us|s|x|dB|[KMGT]?i?B))?"
@@ -91,7 +92,7 @@ class _Column:
     @classmethod
     def read(cls, column: Column) -> _Column:
         cells = list(map(_text, column.cells))
-        # a column that asks for a width of its own holds parts between which it may be broken
+        # a column with its own width holds parts, and may break between them
         is_prose = _is_prose(cells) or column.min_width is not None
         return cls(
             head=_text(column.header),
@@ -175,7 +176,7 @@ def _share_width(columns: Sequence[_Column], needed: Sequence[int], room: int) -
     kept = sum(min(needed[number], _PROSE_LEAST) for number in prose)
     for group, reserved in ((names, kept), (prose, 0)):
         left -= reserved
-        # the smallest first: what one does not need is there for the others
+        # narrow columns first: width that they do not need is left for the others
         for place, number in enumerate(sorted(group, key=lambda number: needed[number])):
             widths[number] = min(needed[number], max(_LEAST, left // (len(group) - place)))
             left -= widths[number]

@@ -35,7 +35,7 @@ def of_life(command: str) -> Iterator[None]:
         yield
     finally:
         over.set()
-        thread.join(1.0)  # no sign after the last line of the command
+        thread.join(1.0)  # show no sign after the command's last line
 
 
 def _speak(command: str, over: Event) -> None:
@@ -43,7 +43,9 @@ def _speak(command: str, over: Event) -> None:
     pause = FIRST
     while not over.wait(pause):
         pause = EVERY
-        with suppress(Exception):  # a closed stream, or a bar that ends now: a sign is never worth an error
+        with suppress(
+            Exception
+        ):  # the stream is closed, or a bar ends now: a sign of life must never cause an error
             for line in _lines(command, time.monotonic() - begun):
                 sys.stderr.write(f"  {line}\n")
             sys.stderr.flush()

@@ -216,7 +216,7 @@ class CalibrationTable(Displayable):
 
 
 # --- file ------------------------------------------------------------------------------------------------------------
-# calibration.json, which may have a file of changed weights beside it.
+# calibration.json, with an optional file of changed weights beside it.
 
 _FIX: Final = f"run {Command('calibrate')} again, and keep the two files together"
 _SUFFIX: Final = ".weights.npz"
@@ -251,7 +251,7 @@ class CalibrationFile(Artefact[CalibrationTable]):
             if not foreign:
                 beside.unlink(missing_ok=True)
             data = replace(data, weights_digest="")
-        # super() knows no class in a dataclass with slots, which is made anew
+        # super() does not work here, because slots=True creates a new class
         Artefact.write(self, path, data, provenance)
 
     def read(self, path: Path) -> CalibrationTable:

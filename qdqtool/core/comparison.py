@@ -266,7 +266,7 @@ def loss(comparison: Comparison) -> tuple[Severity | None, str]:
     if worst is None or worst.decibel >= DECIBELS:
         return None, ""
     words = f"{worst.words} has {worst.decibel:.1f} dB of signal to noise (SQNR)"
-    # What else a network returns may be of no use to anybody.
+    # The other outputs of a network may be unused.
     first = comparison.outputs[0].output
     is_lost = any(level.decibel < FEW_DECIBELS for level in levels if level.output == first)
     return (Severity.ERROR if is_lost else Severity.WARNING), words
@@ -298,7 +298,7 @@ def decisive(comparison: Comparison) -> tuple[TaskAccuracy, ...]:
     masks and keypoints.
     """
     metrics = {task.metric for task in comparison.task}
-    # the class of a detector's best box says nothing of the others
+    # the class of a detector's best box shows nothing about its other boxes
     labelled = {BOXES: MAP50, MASKS: MASK_MAPS[0], KEYPOINTS: KEYPOINT_MAPS[0]}
     deciding = {precise if precise in metrics else name for name, precise in labelled.items()}
     return tuple(task for task in comparison.task if task is comparison.task[0] or task.metric in deciding)

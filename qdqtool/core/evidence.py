@@ -129,10 +129,10 @@ def student_quantile(freedom: int, level: float) -> float:
 
 # The error of a 2.5 % quantile of so many draws is below one percent of the interval.
 _DRAWS = 10_000
-# Ratios of sums cost more to draw, and decibels are told with one digit.
+# Ratios of sums are slower to draw, and decibels are shown with one digit.
 _RATIO_DRAWS = 2_000
 _LEVEL = 0.95
-# Fixed: the same figures give the same interval.
+# Fixed seed: equal figures give equal intervals.
 _SEED = 20250
 _CELLS = 1 << 22
 """Most random numbers in memory at once."""
@@ -271,7 +271,8 @@ def largest_mean(values: np.ndarray[tuple[int], np.dtype[np.float64]], confidenc
         variances = np.maximum(drawn @ values**2 - means**2, (1e-6 * spread) ** 2) * count / (count - 1)
         scores.append((means - mean) / np.sqrt(variances))
     reach = max(0.0, -float(np.quantile(np.concatenate(scores), 1 - confidence)))
-    # draws without the one value that is loud have hardly any spread: it tells no more than one event of a Poisson process
+    # draws without the single loud value have almost no spread: this value shows no more than one event of a Poisson
+    # process
     reach = min(reach, (1 + NormalDist().inv_cdf(confidence) * math.sqrt(2)) / math.sqrt(count))
     return max(mean + reach * spread, _largest_lognormal_mean(values, confidence))
 
@@ -304,7 +305,7 @@ def largest_loss_of(total: float, squares: float, count: int, confidence: float)
 
 
 # --- gains of a change -----------------------------------------------------------------------------------------------
-# What a change brings at the outputs, with what the samples leave open of it.
+# The gain of a change at the outputs, with its uncertainty over samples.
 
 
 def record_gain(

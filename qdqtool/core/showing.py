@@ -16,7 +16,7 @@ from qdqtool.errors import MissingPackage, UsageError
 from qdqtool.io.escaping import printable
 from qdqtool.io.files import path_of
 
-# What a notebook's cell shows without scrolling.
+# Number of rows that a notebook cell shows without scrolling.
 _SHORT = 40
 _ROWS = 20
 _WORDS = 160

@@ -85,7 +85,8 @@ class WeightChanges:
 
 
 # --- file ------------------------------------------------------------------------------------------------------------
-# The file of weights that calibration changed: arrays only, uncompressed, so that it is no larger than it looks.
+# The file of weights that calibration changed: only arrays, uncompressed, so that reading needs no more memory than
+# the file's size.
 
 _FIX: Final = f"run {Command('calibrate')} again"
 

@@ -370,10 +370,10 @@ def _join_kernels(producer: EngineLayer, finisher: EngineLayer) -> EngineLayer:
 # --- dynamic shapes --------------------------------------------------------------------------------------------------
 # Replaces dynamic shapes by the optimum of the optimization profile, for which a builder tunes an engine.
 #
-# Layer information of recent releases gives the optimum of the engine's inputs; inside the engine the dynamic dimensions
-# stay -1. They are followed from layer to layer where a layer cannot change them: convolutions keep the batch, products
-# keep the rows of their left factor, kernels that only convert or move keep the number of elements, and element-wise ones
-# the dimension itself. Everything else stays unknown: a Gather, a Concat or a loop may make any size.
+# Layer information of recent releases gives the optimum of the engine's inputs; inside the engine, dynamic dimensions
+# are -1. They are followed through layers that cannot change them: convolutions keep the batch, products keep the rows
+# of their left factor, kernels that only convert or move keep the number of elements, and element-wise kernels keep
+# the dimension itself. All other dimensions stay unknown: a Gather, a Concat or a loop may make any size.
 
 _RESIZES = frozenset({"Conc", "Slic", "Gath", "Repl", "Redu", "Sum", "Max", "Min", "Scat", "Pad", "Topk"})
 """Operations in names of generated kernels that may change a dimension or the number of elements."""
@@ -414,7 +414,7 @@ def _at(tensor: EngineTensor, shapes: Mapping[str, Shape]) -> EngineTensor:
     if shape is None or tensor.shape is None:
         return tensor
     if len(shape) != len(tensor.shape):
-        # the same memory under another number of dimensions, as a Flatten in front of a product leaves it
+        # the same memory with another number of dimensions, as after a Flatten before a product
         viewed = _same_count(tensor.shape, shape)
         return tensor if viewed is None else replace(tensor, shape=viewed)
     return replace(tensor, shape=shape) if _fits(shape, tensor.shape) else tensor

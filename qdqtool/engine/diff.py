@@ -19,7 +19,7 @@ from qdqtool.engine.roles import weight
 from qdqtool.trt.names import parts, stem
 
 # --- two engines side by side ----------------------------------------------------------------------------------------
-# Puts two engines side by side.
+# Compares two engines side by side.
 
 
 def compare(left: Explored, right: Explored) -> EngineDiff:
@@ -135,11 +135,11 @@ def _bytes(parts: Sequence[LayerView | LayerPair]) -> int | None:
 
 
 # --- layers that do the same work ------------------------------------------------------------------------------------
-# Which layers of two engines do the same work.
+# Pairs the layers of two engines that do the same work.
 #
-# First by name: compute layers that hold the same ONNX node, or the same weight, belong together; names that several
-# layers of one engine share (a common dequantize node, say) count only where a layer has no name of its own. A pair that
-# disagrees about the size of its result is not believed: node numbers change when Q/DQ nodes come in. What is left is
+# First by name: compute layers with the same ONNX node or the same weight are a pair. Names that several layers of one
+# engine share (such as a common dequantize node) count only if a layer has no other name. A pair with results of
+# different sizes is rejected, because node numbers change when Q/DQ nodes are inserted. The remaining layers are
 # aligned by the sequence of weight and result shapes, and marked as inferred.
 
 _Shape = tuple[int, ...]
@@ -324,7 +324,7 @@ def computing(layers: tuple[EngineLayer, ...]) -> list[EngineLayer]:
 
 
 # --- causes ----------------------------------------------------------------------------------------------------------
-# Why the second engine is faster or slower, in words, the largest cause first.
+# The reasons why the second engine is faster or slower, in words, the largest first.
 
 _NAMED = 8
 """Most layers that a sentence names; the others are counted."""

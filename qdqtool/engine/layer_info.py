@@ -130,11 +130,11 @@ def _describe_bindings(engine: Engine) -> tuple[EngineTensor, ...]:
 
 
 # --- optimization profiles -------------------------------------------------------------------------------------------
-# Which optimization profile a layer was built for.
+# Finds the optimization profile of a layer.
 #
-# Engines with several profiles list every layer once per profile, those of the second one with ` [profile 1]` in their
-# name or in the names of their tensors. Generated kernels in between may have no mark at all: they belong to the profile
-# of the layers around them.
+# Engines with several profiles list every layer once per profile. Layers of the second profile have ` [profile 1]` in
+# their name or in the names of their tensors. Generated kernels between them may have no mark; they belong to the
+# profile of the layers around them.
 
 
 def with_profiles(layers: tuple[EngineLayer, ...]) -> tuple[EngineLayer, ...]:
@@ -150,7 +150,7 @@ def with_profiles(layers: tuple[EngineLayer, ...]) -> tuple[EngineLayer, ...]:
 
 
 # --- unknown words ---------------------------------------------------------------------------------------------------
-# Type and format words that nobody recognises, counted.
+# Unknown words for types and formats, with their counts.
 
 
 def unknown_formats(engine: Engine) -> tuple[tuple[str, int], ...]:
@@ -165,7 +165,7 @@ def unknown_formats(engine: Engine) -> tuple[tuple[str, int], ...]:
 
 
 # --- large logs ------------------------------------------------------------------------------------------------------
-# Log text with the lines that say nothing of layers left out, so that a large log fits into memory.
+# Log text without the lines that do not describe layers, so that a large log fits into memory.
 
 _FULL = 1 << 26
 """Characters up to which a text is kept unchanged."""
@@ -206,9 +206,10 @@ def lean(pieces: Iterable[str], path: Path) -> str:
 #     {"Layers": [{"Name": ..., "LayerType": ..., "Inputs": [{"Name", "Location", "Dimensions", "Format/Datatype"}], ...}],
 #      "Bindings": ["input", "output"]}
 #
-# From 9 on Myelin regions appear as kgen, gemm and shape_call; 11 writes `I/O Tensors` instead of `Bindings` and splits
-# `Format/Datatype`. Without detailed profiling verbosity the layers are mere names. 8.6 writes U+001E raw, which strict
-# JSON forbids. Layers are decoded one by one from a window that moves over the file: a damaged or cut one gives all whole layers.
+# From 9 on Myelin regions appear as kgen, gemm and shape_call; 11 writes `I/O Tensors` instead of `Bindings` and
+# splits `Format/Datatype`. Without detailed profiling verbosity, layers are only names. 8.6 writes U+001E raw, which
+# strict JSON forbids. Layers are decoded one by one from a window that moves over the file, so a damaged or incomplete
+# file still gives all its complete layers.
 
 
 # --- layers ----------------------------------------------------------------------------------------------------------
@@ -217,7 +218,7 @@ _LIST = re.compile(r'"(Layers|Bindings|I/O Tensors)"\s{0,64}:\s{0,64}\[')
 _WORDS = ('Layers"', 'Bindings"', 'I/O Tensors"')
 _LAYER = re.compile(r'\{\s{0,64}"Name"\s{0,64}:\s{0,64}"(?:[^"\\]|\\.){0,4000}"\s{0,64},\s{0,64}"LayerType"')
 _TENSOR = re.compile(r'"')
-# A file with more is not an engine: every binding has a name and a shape that its user sets.
+# A file with more is not layer information: a user sets the shape of each binding by name.
 _MOST_BINDINGS = 10_000
 _REGIONS = frozenset({"kgen", "gemm", "shape_call", "correlation"})
 
@@ -286,7 +287,7 @@ def _form(layers: list[EngineLayer]) -> str:
 
 
 # --- JSON of any size ------------------------------------------------------------------------------------------------
-# JSON that is read piece by piece and forgotten behind the reader, so that a file of any size needs little memory.
+# JSON that is read piece by piece and then discarded, so that a file of any size needs little memory.
 
 DAMAGED = object()
 """Marker for text that is not valid JSON."""

@@ -128,7 +128,7 @@ def brief(tensor: EngineTensor) -> str:
 
 
 # --- ONNX nodes ------------------------------------------------------------------------------------------------------
-# What an engine says of every ONNX node: its layer, precision, time and bytes.
+# The facts of an engine about every ONNX node: its layer, precision, time and bytes.
 
 
 def node_facts(engine: Engine, view: EngineView, nodes: frozenset[str]) -> dict[str, dict[str, str]]:

@@ -46,8 +46,8 @@ def layer_from(fields: Mapping[str, Any]) -> EngineLayer:
 #     StrideOrder: [3,0,2,1], Datatype: Int8, Format: (NHWC) Channel major format }], Constants: [...],
 #     Outputs: [...], TacticName: __myelin_CASK_STUB, StreamId: 0, Metadata: [ONNX Layer: c1]
 #
-# Older releases write `Format/Datatype: Half` for the last two fields and list no constants. Names may hold commas,
-# brackets and line breaks, so records and fields are found by their anchors, never by splitting at commas.
+# Older releases write `Format/Datatype: Half` for the last two fields and list no constants. Names may contain commas,
+# brackets and line breaks, so records and fields are found by their fixed words, never by splitting at commas.
 
 
 DUMP = "layers-dump"
@@ -135,9 +135,9 @@ def _dump_fields(record: str) -> dict[str, Any] | None:
 #     Layer(CaskConvolution): conv1 + relu1, Tactic: 7144526460361122478, x[Half(1,3,224,224)] -> y[Half(1,64,112,112)]
 #     Layer(CaskConvolution): conv1 + relu1, Tactic: 0xf64396b97c889179, x (Int8[1,3:4,224,224]) -> y (Half[1,64,112,112])
 #
-# The first spelling is that of TensorRT 8.0 to 8.4, the second that of later releases; `3:4` means three channels padded
-# to a multiple of four, a negative dimension is a dynamic one. Constants have no inputs. Names may hold commas, brackets
-# and arrows, so tensors are found by the type and shape behind them.
+# TensorRT 8.0 to 8.4 print the first spelling, later releases the second. `3:4` means three channels padded to a
+# multiple of four; a negative dimension is dynamic. Constants have no inputs. Names may contain commas, brackets and
+# arrows, so tensors are found by the type and shape after them.
 
 
 _START = re.compile(r"\bLayer\(([^()\n]*)\): ")
@@ -195,7 +195,8 @@ def _line_fields(line: _LayerLine, tactics: Mapping[str | None, str]) -> dict[st
 # Algorithm: (Implementation: 2147483657, Tactic: -480840) | Inputs: (TensorInfo(DataType.FLOAT, (784, 28, 1), -1, 1),) | Outputs: (...)
 
 
-# Blanks only: `\s` takes line ends too, so that a hundred thousand empty lines would be looked through from each of them.
+# Only blanks: `\s` also matches line ends, so that each of 100,000 empty lines would start a search through all lines
+# after it.
 _ENTRY = re.compile(
     r"^(?:\[\w\] )?[ \t]*Layer: (.*)\n[ \t]*Algorithm: \(Implementation: (-?\d{1,20}), Tactic: (-?\d{1,20})\)"
     r" \| Inputs: (.*?) \| Outputs: (.*)$",
@@ -225,7 +226,7 @@ def read_replay(text: str) -> Engine:
 
 
 # --- names -----------------------------------------------------------------------------------------------------------
-# Text that lists only the names of layers, as builds without detailed profiling verbosity print it.
+# Text that lists only the names of layers, as builds print it without detailed profiling verbosity.
 #
 # Layers:
 # conv1 + relu1

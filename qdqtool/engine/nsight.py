@@ -23,12 +23,12 @@ from qdqtool.io.text import LARGEST, TextSource, too_large
 # --- nsight ----------------------------------------------------------------------------------------------------------
 # Exports of Nsight Systems: the time of the kernels that each NVTX range of TensorRT launched.
 #
-# TensorRT opens an NVTX range for every layer it enqueues. `nsys export --type sqlite` writes the ranges, the calls that
-# launch kernels, and the kernels into tables (NVTX_EVENTS, CUPTI_ACTIVITY_KIND_RUNTIME, CUPTI_ACTIVITY_KIND_KERNEL; the
-# schema is described in the exporter's documentation). A kernel belongs to the innermost range that was open in the thread
-# that launched it: calls and kernels share a correlation id. `nsys export --type json` (or `jsonlines`) writes the same
-# events, one a line: see `nsight_lines`. `nsys stats --report nvtx_gpu_proj_sum` or `nvtx_kern_sum` sum that up; their
-# JSON and CSV are read too.
+# TensorRT opens an NVTX range for every layer it enqueues. `nsys export --type sqlite` writes the ranges, the calls
+# that launch kernels, and the kernels into tables (NVTX_EVENTS, CUPTI_ACTIVITY_KIND_RUNTIME,
+# CUPTI_ACTIVITY_KIND_KERNEL; the schema is described in the exporter's documentation). A kernel belongs to the
+# innermost range that was open in the thread that launched it; calls and kernels share a correlation id. `nsys export
+# --type json` (or `jsonlines`) writes the same events, one a line: see `nsight_lines`. `nsys stats --report
+# nvtx_gpu_proj_sum` or `nvtx_kern_sum` sum that up; their JSON and CSV are read too.
 #
 #     nsys profile -t cuda,nvtx --cuda-graph-trace=node -o run trtexec --loadEngine=engine.plan
 #     nsys export --type sqlite -o run.sqlite run.nsys-rep
@@ -45,11 +45,11 @@ Range = tuple[int, int, int, str]
 """Thread, start and end in ns, and name."""
 Launch = tuple[int, int, float]
 """Thread and time of a call that launched a kernel, and the nanoseconds of the kernel."""
-# Steps of SQLite's machine between two looks at the limit.
+# Steps of SQLite's virtual machine between two checks of the limit.
 _STEPS = 1 << 14
 _MOST_STEPS = 1 << 17
 """SQLite instructions between two checks of the limit, and most checks per query: it runs minutes, not for ever."""
-# Milliseconds in a unit of nsys' own tables.
+# Milliseconds per unit in the tables of nsys.
 _UNITS = {"ns": 1e-6, "us": 1e-3, "ms": 1.0, "s": 1e3, "sec": 1e3}
 _TIMED = re.compile(r"^(Total Proj Time|Total Time) \((\w+)\)$")
 _WHOLE = re.compile(r"^(?:nvinfer1::)?I?ExecutionContext::")
@@ -103,7 +103,7 @@ def profile_of(ranges: list[Range], launches: Iterable[Launch]) -> Profile:
     # whole nanoseconds, so that the order of the launches does not change the sums
     for index, ns in _find_launch_ranges(ranges, launches):
         if index is None or _WHOLE.match(ranges[index][3]):
-            # A CUDA graph is launched as one, by no layer.
+            # A CUDA graph is launched as a whole, by no single layer.
             outside += ns
         else:
             spent[index] += ns
@@ -141,7 +141,7 @@ def in_order(ranges: Iterable[Range]) -> list[Range]:
 
 def _launches(opened: sqlite3.Connection) -> Iterator[Launch]:
     columns = {row[1] for row in opened.execute("pragma table_info(CUPTI_ACTIVITY_KIND_KERNEL)")}
-    # the process stands above the lowest 24 bits; correlation ids count per process
+    # the process id is above the lowest 24 bits; correlation ids count per process
     process = " and r.globalTid >> 24 = k.globalPid >> 24" if "globalPid" in columns else ""
     yield from opened.execute(
         "select r.globalTid, r.start, k.end - k.start from CUPTI_ACTIVITY_KIND_KERNEL k "  # noqa: S608 -- constants

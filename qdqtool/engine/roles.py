@@ -68,7 +68,7 @@ def is_attention(layer: EngineLayer) -> bool:
 
 
 def _names_attention(text: str) -> bool:
-    # The expression alone takes a fifth of the time that judging a layer takes.
+    # This expression takes a fifth of the time that is needed to judge a layer.
     lower = text.lower()
     return any(word in lower for word in _ATTENTION_WORDS) and _ATTENTION.search(text) is not None
 
@@ -126,7 +126,7 @@ def _only_converts(layer: EngineLayer, named: frozenset[str]) -> bool:
     if layer.kind == "Scale":
         return narrow and len(types) > 1
     if not named or named <= _MOVES:
-        # Without an input it moves nothing: it clears a counter or the place of a sum, or begins a recurrence.
+        # Without an input it moves no data: it clears a counter or a sum, or begins a recurrence.
         return bool(named) and (narrow or bool(layer.inputs))
     quantizes = bool(named & {"Roun", _DYNAMIC}) or (narrow and "Cast" in named)
     joins = "Conc" in named and len(layer.inputs) > 1
@@ -145,9 +145,9 @@ def _multiplies_inputs(layer: EngineLayer) -> bool:
 # --- precision -------------------------------------------------------------------------------------------------------
 # Type in which a layer computes, and the evidence for it.
 #
-# There is no precision field in any layer information: it follows from the types of the tensors and from the name of the
-# kernel. A kernel computes in INT8 (FP8, FP4) only when its run-time input and its weights are; the type of its output says
-# nothing about its arithmetic, and a layer called "int8" is not INT8 for that.
+# Layer information has no precision field: the precision follows from the types of the tensors and the name of the
+# kernel. A kernel computes in INT8 (FP8, FP4) only if its run-time input and its weights have this type. The type of
+# its output shows nothing about its arithmetic, and "int8" in a layer name proves nothing.
 
 
 _Known = tuple[DType, Certainty]
@@ -240,7 +240,7 @@ def operands(layer: EngineLayer) -> tuple[EngineTensor, ...]:
     """Return the multiplied tensors: input and weight; the first two inputs; or all inputs of an attention."""
     inputs = without_block_scales(layer.inputs)
     if is_attention(layer) and len(inputs) >= _FACTORS_OF_ATTENTION:
-        # Anything else, at run time or constant, is added to the scores: a mask, a position bias.
+        # Any other operand, computed or constant, is added to the scores: a mask or a position bias.
         quantized = tuple(tensor for tensor in inputs if tensor.dtype.is_quantized)
         return quantized if len(quantized) >= _FACTORS_OF_ATTENTION else inputs
     held = weight(layer)
@@ -263,7 +263,7 @@ def _find_multiplied_input(held: EngineTensor, inputs: tuple[EngineTensor, ...])
 
 
 def _on_tensor_cores(layer: EngineLayer) -> bool | None:
-    # CudaDepthwiseConvolution is a runner of its own without a kernel name; it has no tensor-core kernels.
+    # CudaDepthwiseConvolution is a separate runner without a kernel name; it has no tensor-core kernels.
     return False if layer.kind == "CudaDepthwiseConvolution" else tensor_cores(layer.tactic)
 
 

@@ -31,12 +31,13 @@ from qdqtool.io.json_files import number, parse_json
 from qdqtool.io.text import text_of
 
 # --- devices ---------------------------------------------------------------------------------------------------------
-# Peak rates of common GPUs, for the roofline.
+# Peak rates of common GPUs for the roofline.
 #
 # A peak is multiprocessors times boost clock times dense operations per multiprocessor and clock. The last factor is a
 # property of the architecture (NVIDIA's architecture whitepapers: Turing, GA100, GA10x, AD10x, GH100, GB100, GB20x;
-# Jetson Orin and Thor briefs); GeForce boards multiply FP16 with FP32 accumulation at half the rate of their professional siblings.
-# Multiprocessors, clocks and bandwidths are those of the datasheets named with each GPU, dense figures throughout.
+# Jetson Orin and Thor briefs); GeForce boards multiply FP16 with FP32 accumulation at half the rate of professional
+# boards. Multiprocessors, clocks and bandwidths are those of the datasheets named with each GPU, dense figures
+# throughout.
 
 
 _RATES = {
@@ -94,7 +95,7 @@ _GPUS = (
     ("Jetson Orin Nano Super", "sm87", 8, 1.02, 102.4, False, "Jetson Orin Nano Super datasheet (2024)"),
     ("NVIDIA GeForce RTX 4070 Laptop", "sm89", 36, 2.175, 256.0, True, "GeForce RTX 40 laptops (2023)"),
     ("NVIDIA RTX PRO 6000 Blackwell", "sm120", 188, 2.6, 1792.0, False, "RTX PRO 6000 datasheet (2025)"),
-    # the clock follows from the petaflop of sparse FP4 that the datasheet gives, 8192 operations per multiprocessor
+    # the datasheet gives one petaflop of sparse FP4, at 8192 operations per multiprocessor: the clock follows
     ("NVIDIA GB10", "sm121", 48, 2.543, 273.0, False, "NVIDIA DGX Spark datasheet (2025)"),
 )
 
@@ -181,7 +182,7 @@ def _read_device(fields: Mapping[str, Any], source: str) -> Device | None:
     sm = f"sm{round(capability * 10)}" if capability else ""
     if not isinstance(name, str) or not (clock and memory and sms and width) or sm not in _RATES:
         return None
-    # Two transfers per clock on every line of the bus.
+    # Each line of the bus makes two transfers per clock.
     bandwidth = width / 8 * memory * 2
     return _device(name, sm, int(sms), clock, bandwidth, geforce="GeForce" in name, source=source)
 
@@ -238,7 +239,7 @@ class Roof:
     arithmetic: float
 
 
-# Fitted to recorded profiles of public engines; `benchmarks/roofline.py` fits and judges it.
+# Fitted to recorded profiles of public engines by `benchmarks/roofline.py`, which also judges the fit.
 ROOF = Roof(start_ms=0.006, bandwidth=0.9, moving=0.4, arithmetic=0.6)
 LEAST_START_MS = 0.001
 """Time that a kernel takes at least if a CUDA graph starts it: an order of magnitude, not fitted to any profile."""

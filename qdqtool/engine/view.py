@@ -22,7 +22,7 @@ from qdqtool.trt.names import normalize_name, probable_nodes
 from qdqtool.trt.ops import PRODUCTS
 
 # --- alone -----------------------------------------------------------------------------------------------------------
-# Engines with only a profile: the layers by name, and the shares of their time.
+# Engines known only by a profile: layer names, and their shares of the time.
 
 
 ALONE = "profile"
@@ -164,7 +164,7 @@ def find_bound(layer: LayerView, device: Device) -> str | None:
 
 
 # --- rows of a profile -----------------------------------------------------------------------------------------------
-# Which row of a profile belongs to which layer: by normalized name, and by order where names repeat.
+# Assigns the rows of a profile to layers: by normalized name, and by order if names repeat.
 
 _FOREIGN = 0.5
 """Share of matched rows below which the profile is taken for a profile of another engine."""
@@ -222,11 +222,11 @@ def _notes(matched: float, unmatched: tuple[ProfileRow, ...]) -> list[str]:
 
 
 # --- weights from the log --------------------------------------------------------------------------------------------
-# Weights that layer information leaves out, from the model's graph as the log of the build prints it.
+# Weights that layer information omits, from the model's graph in the build log.
 #
-# `Layer(...)` lines name the tensors of a layer but not its weights, so neither their bytes nor its multiplications can
-# be told. The parser's lines of the same log show every node with the shape of its weight. The type of a weight is not
-# printed; it is that of the layer's arithmetic.
+# `Layer(...)` lines name the tensors of a layer but not its weights, so their bytes and the layer's multiplications
+# are unknown. The parser's lines in the same log show every node with the shape of its weight. The type of a weight is
+# not printed; it is the type of the layer's arithmetic.
 
 FORMAT = "from the log"
 

@@ -73,7 +73,7 @@ SPREAD: Final = 0.2
 """Half-width of the expected range, as a logarithm of the ratio; four of five unseen pairs are inside."""
 LAUNCHES: Final = 0.9
 """Time share of launch-bound nodes from which on no precision is called faster or slower; a chosen value."""
-# Below this share of a node's time a change of its precision is noise.
+# A change below this share of a node's time is noise.
 _PAYS: Final = 0.03
 _FEW_CHANNELS: Final = 8
 """Channels per group up to which a convolution does little arithmetic per byte, as in RegNetY-400MF."""

@@ -39,7 +39,7 @@ FACTORS = frozenset({"Div", "Mul"})
 """Elementwise operators that scale a value."""
 
 
-# Operators that are followed; what is further away is not taken for the same pattern.
+# Number of operators that are followed; operators further away are not part of the pattern.
 _FARTHEST = 12
 # Queries, keys and values.
 _THREE = 3
@@ -92,7 +92,7 @@ def _origin(view: GraphView, tensor: str, passed: frozenset[str]) -> tuple[Node 
         node = view.producer(tensor)
         if node is None or node.op not in passed:
             return node, ranks
-        # A Where keeps probabilities beside a constant, behind its condition.
+        # A Where chooses between probabilities and a constant; its first input is the condition.
         values = [name for name in node.inputs[node.op == "Where" :] if not view.is_constant(name)]
         tensor = values[0] if values else node.inputs[0]
     return None, ranks
@@ -115,7 +115,7 @@ def _follow_axis(view: GraphView, node: Node, axis: int) -> int:
         return axis
     before, after = view.info(node.inputs[0]).shape or (), view.info(node.outputs[0]).shape or ()
     if axis != len(before) - 1:
-        return -1  # cut already, and moved once more
+        return -1  # already cut; moved once more
     for first in reversed(range(len(after))):
         sizes = [size for size in after[first:] if isinstance(size, int)]
         if len(sizes) == len(after) - first and prod(sizes) == before[axis]:

@@ -177,7 +177,7 @@ def _parts(view: GraphView, output: str) -> tuple[Reading, ...]:
         tensor = view.by_name[node].inputs[index]
         shape = view.info(tensor).shape
         if view.is_constant(tensor) or not shape or shape[0] != whole[0]:
-            return ()  # its samples could not be told apart
+            return ()  # its samples could not be distinguished
         maker = _source(view, tensor)
         kinds.add(maker is not None and maker.op in _BOUNDED)
         parts.append((node, index))
@@ -207,7 +207,7 @@ def _find_choices(view: GraphView, output: str) -> tuple[Reading, ...]:
     maker = view.producer(output)
     if maker is None or maker.name not in behind:
         return ()
-    # What decides as a number or a flag (a score is above a threshold) is decided by the values in front of it.
+    # Integers and flags (a score is above a threshold) are judged by the float values before them.
     for node in reversed(tail):
         if node.name not in behind and node.op not in SHAPE_READERS:
             read = [use.node.name in behind for name in node.outputs for use in view.uses(name)]

@@ -43,7 +43,7 @@ HOMOGENEOUS = frozenset({"LeakyRelu", "PRelu", "Relu"})
 
 
 _CHANNELWISE: Final = HOMOGENEOUS | AVERAGE_POOLS | MAXIMUM_POOLS
-# Branches that cannot agree would go round for ever.
+# Branches that cannot agree would loop forever.
 _SWEEPS: Final = 20
 _SETTLED: Final = 1e-3
 """Relative change of factors below which equalization of consecutive layers has converged."""

@@ -77,7 +77,7 @@ class InputReading:
         windows = windows[
             (*([slice(None)] * (2 + rank)), *(slice(None, None, step) for step in self.dilations))
         ]
-        # batch and positions first, of which only some are copied
+        # batch and positions come first; only some of them are copied
         spread = np.moveaxis(windows, 1, 1 + rank)
         places = spread.shape[: 1 + rank]
         chosen = np.unravel_index(_pick_positions(prod(places), most), places)

@@ -66,7 +66,7 @@ def rotate_streams(view: GraphView) -> WeightChanges:
         finally:
             visited |= tensors
         if any(has_pattern(_constant(view, name), axis) for name in stream.read for axis in (0, 1)):
-            continue  # a rotation would fill the zeros that sparse tensor cores skip
+            continue  # a rotation would remove the zeros that sparse tensor cores skip
         if not (values.keys() & {*stream.written, *stream.read, *stream.gains}):
             values |= _values(view, stream)
     return WeightChanges(values=values)
@@ -127,7 +127,7 @@ def _trace_stream(view: GraphView, source: str, tensors: set[str]) -> _Stream:
             raise _NotExactError
         tensors.update(fresh)
         waiting += dict.fromkeys(fresh)
-    # a constant that another node reads too must stay
+    # a constant with another reader must stay
     if tensors & results or any(len(view.uses(name)) != count for name, count in uses.items()):
         raise _NotExactError
     names = (*stream.written, *stream.read, *stream.gains)

@@ -44,7 +44,7 @@ from qdqtool.trt.ops import (
 )
 
 # --- counting --------------------------------------------------------------------------------------------------------
-# Finds arithmetic on integers that an exporter wrote in float.
+# Finds arithmetic on integers that an exporter wrote as float arithmetic.
 #
 #     ids ─ Cast (float) ─ Add ─ Cast (int) ─ Gather        FP16 has no 2049: another row is gathered
 #     Shape ─ Cast (float) ─ Mul ─ Floor ─ Less             a mask of another length

@@ -35,7 +35,7 @@ def has_pattern(value: NDArray[Any], axis: int) -> bool:
     if length < _GROUP or length % _GROUP:
         return False
     lines = np.moveaxis(value, axis, -1)
-    # a part answers for most weights, which have no zeros
+    # a small part is enough for most weights, which have no zeros
     parts = (lines.reshape(-1, length)[:_GROUP], lines)
     return (
         all(bool(((part.reshape(-1, _GROUP) != 0).sum(axis=-1) <= _KEPT).all()) for part in parts)

@@ -20,10 +20,10 @@ from typing import IO, Any
 from qdqtool.platform import kill_group, no_core_dump, own_group
 
 # --- parent ----------------------------------------------------------------------------------------------------------
-# The parent process as its worker sees it; `qdqtool.io.child` is the other side.
+# The worker's side of the connection to its parent process; `qdqtool.io.child` is the other side.
 #
-# Standard input carries requests, standard output answers. Native code may print, and must not print into the answers:
-# descriptor 1 is turned to standard error before a library is loaded.
+# Standard input carries requests, standard output answers. Native code may print, but must not print into the answers:
+# descriptor 1 is redirected to standard error before a library is loaded.
 
 
 Tell = Callable[[dict[str, Any]], None]
@@ -42,7 +42,7 @@ def meet() -> tuple[dict[str, Any], Tell]:
 
     When the parent closes standard input, or ends, this process ends too.
     """
-    # Unbuffered: a daemon thread that waits inside a buffered reader would block the interpreter's end.
+    # Unbuffered: a daemon thread that waits in a buffered reader would block the end of the interpreter.
     requests, events = pipes(buffering=0)
     request: dict[str, Any] = json.loads(requests.readline())
     threading.Thread(target=_die_with_parent, args=(requests.read,), daemon=True).start()
@@ -198,7 +198,7 @@ def _import_path() -> str:
 
 def _guard(process: subprocess.Popen[bytes], silent: threading.Event) -> None:
     """Kill the process group if it still holds the pipe open after its leader ended."""
-    process.wait()  # with a timeout it would look every 50 ms, which is a tenth of a small build
+    process.wait()  # with a timeout it would poll every 50 ms, a tenth of the time of a small build
     silent.wait(_LAST_WORDS_S)
     kill_group(process)
 
@@ -214,7 +214,7 @@ def _write_line(stdin: IO[bytes] | None, words: str) -> None:
         stdin.write(words.encode())
         stdin.flush()
     except BrokenPipeError:
-        return  # it ended already: its exit code says why
+        return  # it has already ended; its exit code shows why
 
 
 def _listen(stdout: IO[bytes] | None, on_line: Callable[[bytes], object]) -> None:
@@ -231,4 +231,4 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         try:
             process.stdin.close()
         except BrokenPipeError:
-            return  # it ended before it had read everything
+            return  # the child ended before it had read everything

@@ -101,7 +101,7 @@ class CiReport:
 
 
 _SARIF_LEVELS = {"error": "error", "warning": "warning", "info": "note"}
-# What is left out first where GitHub takes no more results.
+# Results that are omitted first if GitHub takes no more.
 _RANKS = {"error": 2, "warning": 1, "info": 0}
 _MOST = 25_000
 """Largest number of results that GitHub code scanning accepts from one run."""
@@ -280,7 +280,8 @@ def _markdown_table(results: list[CiResult]) -> list[str]:
 #           - run: pip install qdqtool
 #           - run: qdqtool audit model.qdq.onnx --layers layers.json --baseline baseline.json --format github --fail-on warning
 #
-# For code scanning write `--format sarif > audit.sarif` instead and hand the file to github/codeql-action/upload-sarif.
+# For code scanning, write `--format sarif > audit.sarif` instead and pass the file to
+# github/codeql-action/upload-sarif.
 
 
 _GITHUB_COMMANDS = {"error": "error", "warning": "warning", "info": "notice"}

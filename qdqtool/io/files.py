@@ -23,7 +23,7 @@ from qdqtool.errors import InputFileError, SystemFault, UsageError
 from qdqtool.platform import free_memory
 
 # --- locks -----------------------------------------------------------------------------------------------------------
-# Locks on folders, on file systems that have locks and on those that have none.
+# Locks on folders, for file systems with and without locks.
 
 
 log = logging.getLogger(__name__)
@@ -113,14 +113,14 @@ def _lock_folder(folder: Path) -> tuple[tempfile.TemporaryDirectory[str], FileLo
 def sweep(folder: Path) -> None:
     """Remove drafts in `folder` without a lock, because their processes were killed."""
     for left in folder.glob(f"{_PREFIX}*"):
-        if left.is_symlink():  # not ours: a lock would be written where it leads
+        if left.is_symlink():  # a foreign link: the lock would be written to its target
             continue
-        with suppress(OSError):  # another process has just removed it, or it is not ours to remove
+        with suppress(OSError):  # another process has just removed it, or we may not remove it
             try:
                 with FileLock(left / _LOCK, timeout=0):
                     shutil.rmtree(left, ignore_errors=True)
             except Timeout:
-                continue  # somebody writes there now
+                continue  # another process writes there now
             except OSError:  # this file system has no locks
                 if time.time() - left.stat().st_mtime > _FORGOTTEN_S:
                     shutil.rmtree(left, ignore_errors=True)
@@ -146,7 +146,7 @@ def withdraw(folder: Path, names: Iterable[str]) -> None:
 
 
 # --- holes -----------------------------------------------------------------------------------------------------------
-# How much of a file is there: sparse files claim more bytes than they hold.
+# The bytes that a file really has: sparse files claim more.
 
 
 _BLOCK = 512
@@ -197,7 +197,7 @@ def _data(handle: int, begin: int, end: int) -> Iterator[tuple[int, int]]:
         except OSError as error:
             if error.errno != errno.ENXIO:
                 raise
-            return  # nothing but a hole is behind `begin`
+            return  # only a hole follows `begin`
         if first >= end:
             return
         begin = min(os.lseek(handle, first, os.SEEK_HOLE), end)
@@ -234,7 +234,8 @@ def replacing(path: Path, *, lasting: bool = True) -> Iterator[Path]:
         InputFileError: the folder cannot be written.
     """
     if _is_special(path):
-        # Who may, as root in a container, would replace /dev/stdout for everybody by a file.
+        # A process with the right to do so, such as root in a container, would replace /dev/stdout by a file for all
+        # processes.
         raise unwritable(path, "it is a device or a pipe, which a file would replace")
     with drafting(path.parent, path) as drafts:
         draft = drafts / path.name
@@ -257,7 +258,7 @@ def _mode(path: Path) -> int:
     """Return the file mode of `path`, with links followed; 0 if the path does not exist."""
     try:
         return path.stat().st_mode
-    except (OSError, ValueError):  # a name may hold what no name of a file can
+    except (OSError, ValueError):  # the name may contain characters that file names cannot have
         return 0
 
 
@@ -332,7 +333,7 @@ def _pipe(path: Path) -> BinaryIO:
     poller = select.poll()
     poller.register(raw, select.POLLIN)
     if not poller.poll(1000 * WRITER_S):
-        stream.peek(1)  # keeps what has come since then
+        stream.peek(1)  # keep the bytes that came since then
         if raw.ended:
             stream.close()
             raise InputFileError(
@@ -395,7 +396,9 @@ def read_at_most(path: Path, most: int) -> bytes | None:
         pieces = [stream.read(size)]
         once = getattr(stream, "read1", stream.read)
         held = len(pieces[0])
-        while held <= most and (piece := once(1 << 20)):  # one read at a time: a terminal ends only once
+        while held <= most and (
+            piece := once(1 << 20)
+        ):  # one read at a time, because a terminal signals the end only once
             pieces.append(piece)
             held += len(piece)
     return b"".join(pieces) if held <= most else None
@@ -471,7 +474,7 @@ def unwritable(path: Path, error: OSError | str) -> SystemFault:
 
 VARIABLE: Final = "QDQTOOL_MAX_MEMORY"
 """Environment variable with the budget; child processes inherit it."""
-# Powers of two, as `ulimit` and Docker count.
+# Powers of two, as in `ulimit` and Docker.
 _UNITS: Final = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
 
 

@@ -62,7 +62,7 @@ def read_header(stream: IO[bytes], available: int) -> ArrayHeader:
     try:
         shape, fortran, dtype = _HEADERS[version](stream)
     except _DAMAGED as error:
-        # The header is a Python literal; damaged ones fail in the parser in all these ways.
+        # The header is a Python literal; a damaged header makes the parser raise any of these.
         raise ValueError(f"the header of the array is damaged: {error}") from error
     if dtype.hasobject:
         raise ValueError("the array holds pickled Python objects, which qdqtool never loads")

@@ -39,7 +39,7 @@ _UNPACKED = 1 << 30
 """Bytes that any packed text may unpack to. A build log that repeats all night packs to a ten-thousandth of its size."""
 _TIMES = 1000
 """Largest ratio of unpacked to packed bytes above `_UNPACKED`: logs reach tens, bombs millions."""
-# Longer than any sequence for a terminal: what is, is text.
+# Largest length of a control sequence; longer matches are text.
 _LONGEST_ESCAPE = 256
 
 _ESCAPES = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|[\]PX^_][^\x07\x1b\n]*(?:\x07|\x1b\\)?|[ -/]*[0-~]|)")
@@ -50,7 +50,7 @@ _PACKED = (
     (b"PK\x03\x04", "zip"),
     (b"\x28\xb5\x2f\xfd", "zstd"),
 )
-# Bytes by which xz is told, the longest of the five.
+# Length of the signature of xz, the longest of the five.
 _LONGEST_MAGIC = 6
 _OPENING: dict[str, Callable[[Any], Any]] = {
     "xz": lzma.LZMAFile,
@@ -162,7 +162,7 @@ class TextSource:
             yield from self._pieces(source)
 
     def _pieces(self, stream: BinaryIO | TextIO | io.RawIOBase) -> Iterator[bytes]:
-        # read1 hands out what a pipe holds now; read would wait for a full block.
+        # read1 returns what a pipe holds now; read would wait for a full block.
         read = getattr(stream, "read1", None) or stream.read
         left = None if self._end is None else self._end - self._begin
         while left is None or self.taken < left:
@@ -173,7 +173,7 @@ class TextSource:
             self.taken += len(data)
             if self._copy is not None:
                 self._copy.write(data)
-                self._copy.flush()  # a killed process loses nothing that it read
+                self._copy.flush()  # so a killed process loses nothing that it read
             yield data
 
     def _unpack_blocks(self) -> Iterator[bytes]:

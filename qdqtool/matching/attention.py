@@ -29,7 +29,7 @@ SCALING = frozenset({"Add", "Cast", "Div", "Mul", "Sub", "Where"})
 
 _FARTHEST = 12
 """Largest number of operators between a matrix product and the softmax: scale, mask, casts, reshapes."""
-# What RTX 1.7.1 fuses, by builds of one block: the page of the rule `attention` has the evidence.
+# The attentions that RTX 1.7.1 fuses, from builds of one block; the page of the rule `attention` has the evidence.
 _FUSED_HEADS = (16, 32, 64)
 _MOST_TOKENS = 512
 _LEAST_FP8_KEYS = 32
@@ -37,7 +37,7 @@ _LEAST_QUERIES = 4
 _FEW = "the attention has a single query and fewer than four heads over all samples, and no INT8 kernel fuses so few heads"
 _GUARDED = "a Where replaces NaN after its Softmax, and no attention with it"
 _LEAST_FLOAT_HEAD = 12
-# Tensors that are followed at a time: an attention has a handful, other networks could have thousands.
+# Largest number of tensors that are followed at a time: an attention has a few, other graphs could have thousands.
 _WIDEST = 16
 
 
@@ -252,7 +252,7 @@ def readers(view: GraphView, tensor: str) -> Iterator[Use]:
             elif use.node.op == "Where" and use.index == 1 and _is_zero(view, use.node.inputs[2]):
                 frontier.extend(
                     use.node.outputs
-                )  # queries that may ask for no key: the fused kernel hands on INT8 all the same
+                )  # queries that may read no key; the fused kernel still writes INT8
             else:
                 yield use
         if not frontier:
@@ -288,7 +288,7 @@ def _find_carried(view: GraphView, node: Node) -> tuple[str, ...]:
 
 def _product_after(view: GraphView, tensor: str) -> Node | None:
     for _ in range(_FARTHEST):
-        # a guard against NaN reads the probabilities too
+        # a guard against NaN also reads the probabilities
         uses = [use for use in view.uses(tensor) if use.node.op != "IsNaN"]
         if len(uses) != 1:
             return None

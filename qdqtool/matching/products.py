@@ -46,7 +46,7 @@ from qdqtool.trt.ops import (
 )
 
 # --- asked -----------------------------------------------------------------------------------------------------------
-# The number format that the Q/DQ nodes before a node ask for.
+# The number format that the Q/DQ nodes before a node request.
 
 
 def format_of(pair: QdqPair | None, quantization: Quantization | None) -> str:
@@ -55,7 +55,7 @@ def format_of(pair: QdqPair | None, quantization: Quantization | None) -> str:
         return quantization.format.name
     if pair is None:
         return FLOAT
-    # UINT8 is read as INT8 where its zero point is 0, and refused otherwise.
+    # UINT8 with zero point 0 is read as INT8, and otherwise refused.
     return NAMES.get(DType.INT8 if pair.dtype is DType.UINT8 else pair.dtype, str(pair.dtype))
 
 
@@ -72,7 +72,7 @@ def find_asked_format(flow: Flow, node: Node, inputs: Iterable[int]) -> str:
 def arithmetic_word(request: str) -> str:
     """Return the name of the arithmetic for a requested format, for use in a sentence."""
     name = request.split("+", maxsplit=1)[0].split("-", maxsplit=1)[0]
-    # INT4 is a format of weights alone; UINT8 and wider integers are read as INT8 where they are read at all.
+    # INT4 is only a format of weights; UINT8 and wider integers are read as INT8 if they are read at all.
     return name.upper() if name in FORMATS and name != INT4.name else "INT8"
 
 
@@ -182,7 +182,7 @@ def _state(flow: Flow, node: Node, index: int, target: Target) -> State:
         return State.BARE if quantization is None else State.READY
     shape = pair.scale_shape
     if shape is None:
-        # FP4 has two levels of scales: the first is made of the second.
+        # FP4 has two levels of scales: the first is dequantized with the second.
         return State.READY if pair.dtype is DType.FLOAT4 else State.COMPUTED
     if len(shape) > 1:
         return State.BLOCKS if format_of(pair, quantization) in {INT8.name, FP8.name} else State.READY
@@ -320,7 +320,7 @@ def of_other_types(view: GraphView, node: Node) -> Iterator[str]:
 
 
 # --- demand ----------------------------------------------------------------------------------------------------------
-# Slots that lead to a layer that wants INT8, by the graph alone.
+# Slots that lead to a layer that requests INT8, found from the graph alone.
 
 
 def wanted_slots(view: GraphView) -> frozenset[Slot]:

@@ -143,7 +143,7 @@ def _refusal(view: GraphView, node: Node) -> str:
 def _refused_type(view: GraphView, node: Node) -> DType | None:
     """Return a type among a node's tensors that TensorRT lacks. Only Cast and Equal read a UINT8 input of the model."""
     if node.op in QDQ or computes_integers(node.op):
-        return None  # rules about pairs, and the rule `operator`, report these
+        return None  # the rules about pairs and the rule `operator` report these
     if any((writer := view.producer(name)) and writer.op in QDQ for name in node.inputs if name):
         return None  # a DequantizeLinear writes the type of its scale, which the rules about pairs report
     inputs = {info.name for info in view.inputs if info.dtype is DType.UINT8}
@@ -215,9 +215,9 @@ def way_out(view: GraphView, node: Node, source: str) -> str:
 # --- silent float -----------------------------------------------------------------------------------------------------
 # Nodes in FP8, FP4 or with small weights that TensorRT for RTX accepts and silently computes in float.
 #
-# Placement, prediction and audit ask here.
-# Evidence: about 790 builds with release 1.7.1 for SM75 to SM121, read from their layer dumps; its log has no line on
-# any of it. Each entry was seen beside one like it that was realised.
+# Placement, prediction and audit use these functions. Evidence: layer dumps of about 790 builds with release 1.7.1 for
+# SM75 to SM121; its log does not report such nodes. For each entry there was a similar node that ran in the requested
+# format.
 
 
 BEFORE: Final = " dequantized before the kernel"

@@ -188,7 +188,7 @@ def operands(flow: Flow, node: Node, target: Target) -> tuple[NodeOperand, ...]:
 
 
 # --- candidates ------------------------------------------------------------------------------------------------------
-# Candidate edits for a built engine: rules propose them, and a build decides whether they help.
+# Candidate edits for a built engine: rules propose them, and builds decide whether they help.
 
 
 class Goal(str, Enum):
@@ -406,8 +406,8 @@ def take_off_pairs(
 
 
 # --- registry --------------------------------------------------------------------------------------------------------
-# The rules of `qdqtool.rules`, and those that other distributions add. A rule of another distribution that cannot be loaded
-# or that fails stops nothing: it is named, and the other rules answer.
+# The rules of `qdqtool.rules`, and those that other distributions add. If a rule of another distribution cannot be
+# loaded or fails, it is named, and the other rules still answer.
 
 RULES = Registry(package="qdqtool.rules")
 T = TypeVar("T")
@@ -462,7 +462,7 @@ def _load_rules() -> dict[str, Rule]:
 
 
 # --- losses ----------------------------------------------------------------------------------------------------------
-# Compute nodes that do not compute in the format that is asked of them, according to the rules.
+# Compute nodes that do not compute in their requested format, according to the rules.
 
 
 def violations(flow: Flow, target: Target, book: Rulebook | None = None) -> Iterator[tuple[str, Violation]]:
@@ -484,7 +484,7 @@ def losses(flow: Flow, target: Target) -> dict[str, Violation]:
 
 
 # --- vetoes ----------------------------------------------------------------------------------------------------------
-# Nodes that placement keeps float, and why; other checks do not ask for Q/DQ on them.
+# Nodes that placement keeps float, and why; other checks do not request Q/DQ for them.
 
 
 def refusals(flow: Flow, target: Target, book: Rulebook | None = None) -> dict[str, SlotStatement]:

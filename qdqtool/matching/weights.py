@@ -237,7 +237,7 @@ def half_quantized(
         bare = [operand for operand in product.operands if not operand.quantized]
         stored = product.weights_alone
         if len(bare) != 1 or _reads_unequal_branches(flow, product.node, bare[0].index):
-            continue  # the rule concat tells it
+            continue  # the rule concat reports it
         if stored is None or _is_half(product, stored, target, has_int8=has_int8 or alone):
             yield product, bare[0]
 
@@ -258,7 +258,7 @@ def _is_half(product: Product, stored: NodeOperand, target: Target, *, has_int8:
     if stored.format != INT8.name or stored.state is State.BLOCKS:
         return (
             convolves and not target.is_rtx
-        )  # for TensorRT for RTX the rules weights_apart and blocks tell it
+        )  # for TensorRT for RTX, the rules weights_apart and blocks report it
     return has_int8 or convolves
 
 

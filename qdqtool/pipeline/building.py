@@ -160,7 +160,7 @@ def _explain(error: BuildError, builder: Builder, request: BuildRequest, source:
         model = load(request.model)
         objections = _objections(model, request)
     except QdqError:
-        return  # the refusal itself is what matters
+        return  # only the refusal matters here
     refused = next(match_refused(model.view, Target()), None)
     if refused is not None:
         node, reason = refused
@@ -180,7 +180,7 @@ def refuse_early(builder: Builder, request: BuildRequest, source: Path) -> None:
     """
     if builder is BUILDERS.load("rtx"):
         model = load(request.model)
-        # A plug-in library may import what the parser does not.
+        # A plug-in library may import operators that the parser does not.
         has_library = any(f"--{name}=" in flag for flag in request.flags for name in PLUGIN_LIBRARIES)
         refusals = match_refused(model.view, Target())
         refused = next((entry for entry in refusals if not (has_library and entry[0].domain)), None)
@@ -211,8 +211,8 @@ def _objections(model: Model, request: BuildRequest) -> list[str]:
 # --- built prediction ------------------------------------------------------------------------------------------------
 # Completes a prediction with a build: the engine gives kernels, layers, precisions and what happened to every Q and DQ.
 #
-# Only TensorRT for RTX is asked, which builds without a GPU. If it is not installed or refuses the model, the prediction
-# stays what the rules say; a note, or `refused`, says why.
+# Only TensorRT for RTX is used, which builds without a GPU. If it is not installed or refuses the model, only the
+# rules predict; a note, or `refused`, gives the reason.
 
 
 _SM = ("86",)

@@ -206,7 +206,7 @@ class Calibration:
         """Collect the histograms of one shard. With `kept`, continue from the files of a run that was interrupted."""
         with self._device():
             collection = self.collection(options, resumable=kept is not None)
-            give_back()  # what opening the model took; large weights stay in its file
+            give_back()  # memory for opening the model; large weights stay in its file
             span = Span(shard=shard[0], shards=shard[1], total=len(self.samples))
             if kept is None:
                 return collection.run(span, on_progress=on_progress)
@@ -309,7 +309,8 @@ class Calibration:
             plain = Collection(self._changed, self.placement, self.samples, options=options)
             histograms = plain.run(Span(total=len(self.samples)), on_progress=on_progress)
             del plain
-        # The session, with the activations of a sample per processor, would lie below what judges tables.
+        # Otherwise this session, with the activations of one sample per processor, would stay in memory while tables
+        # are judged.
         give_back()
         table = self.tables(histograms, [how.method])[how.method]
         return self.with_findings(replace(table, notes=(*notes, *table.notes)))
@@ -339,7 +340,7 @@ class Calibration:
         """Return findings about ranges that cost accuracy. For depthwise convolutions, run a few samples again."""
         if not self.request.samples:
             return ()
-        # Of the model that was run: equalized channels are others.
+        # The weights of the model that was run, because equalization changes channels.
         peaks = None if self._float_pass is None or self.changes else self._float_pass.watch.peaks
         with self._device():
             return channel_findings(self.model, self.placement, table, self.samples, peaks)

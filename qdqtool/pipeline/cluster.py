@@ -42,8 +42,8 @@ LOCAL: Final = frozenset({"", "local", "dask://"})
 _ENCRYPTED: Final = ("tls://", "wss://")
 """Beginnings of addresses with certificates at both ends, which Dask reads from its own settings."""
 LOCAL_SETTINGS: Final = {
-    "distributed.worker.profile.enabled": False,  # a hundred samples a second of each stack
-    "distributed.scheduler.http.routes": [],  # pages that nobody looks at, for everybody on this machine
+    "distributed.worker.profile.enabled": False,  # 100 stack samples a second
+    "distributed.scheduler.http.routes": [],  # pages that nobody needs, visible for all users of this machine
     "distributed.worker.http.routes": [],
     "distributed.nanny.http.routes": [],
 }
@@ -211,7 +211,7 @@ def client_of(address: str) -> Iterator[Any]:
             where="--cluster",
         ) from error
     for name in [name for name in logging.root.manager.loggerDict if name.startswith("distributed")]:
-        logging.getLogger(name).setLevel(logging.CRITICAL)  # its notes on every connection are not ours
+        logging.getLogger(name).setLevel(logging.CRITICAL)  # do not show its notes about every connection
     if address in LOCAL:
         with dask.config.set(LOCAL_SETTINGS), ExitStack() as stack:
             client = _workers_here(distributed, own, stack)
@@ -244,8 +244,8 @@ def _workers_here(distributed: Any, own: Any, stack: ExitStack) -> Any:
     try:
         cluster = stack.enter_context(
             distributed.LocalCluster(
-                # Workers unpickle what they are sent: nobody on the network reaches them, and other users of this
-                # machine lack the key, which is made for this call and is in no file.
+                # Workers unpickle what they receive. So they listen only on this machine, and other users lack the
+                # key, which is made for this call and never stored.
                 host="127.0.0.1",
                 protocol="tls://",
                 security=own,
@@ -305,7 +305,7 @@ def _read_finished(
         try:
             part = load_histograms(path)
         except InputFileError:
-            continue  # half-written or foreign: that shard simply runs again
+            continue  # incomplete or foreign file: this shard runs again
         span = replace(division, shard=part.span.shard, done=part.span.done)
         if part.identity == identity and part.span == span and part.span.is_complete:
             parts[f"{part.span.shard}"] = part

@@ -67,7 +67,7 @@ def both_sides(
         InputFileError: a model cannot be opened, or fails on a sample.
     """
     if not large:
-        second = candidate()  # first: folding its weights takes most while it is opened
+        second = candidate()  # first, because opening it takes the most memory: its weights are folded
         yield reference(), second
         return
     with tempfile.TemporaryDirectory(prefix="qdqtool-outputs-") as folder:
@@ -185,7 +185,7 @@ def _compare_matched(match: ComparedSides, on_progress: OnSample | None) -> Comp
         )
         del first, second
     if match.inside:
-        # Not before: beside both sessions the weights of both models would be most of the memory.
+        # Not earlier: beside both sessions, the weights of both models would take most of the memory.
         give_back()
         models = (_model(match.reference), _model(match.candidate))
         comparison = replace(comparison, tensors=_tensors(models, samples, match.recipe.compare))
@@ -213,7 +213,7 @@ def _tensors(
 ) -> tuple[OutputComparison, ...]:
     """Compare all common inner tensors, a few tensors and one sample at a time, to bound the memory."""
     options = options.model_copy(update={"task": "none"})
-    # tensors that hold a constant instead of a zero point would count as noise
+    # tensors with a subtracted constant (zero point) would count as noise
     models = with_zero_points(models[0]), with_zero_points(models[1])
     give_back()
     large = weight_bytes(models[0]) >= LARGE
@@ -226,7 +226,7 @@ def _tensors(
             ]
             with both_sides(openers[0], openers[1], samples, options.limit, large=large) as (first, second):
                 compared += compare(first, second, samples, options, inside=names).tensors
-                del first, second  # both sessions, before the next ones are opened
+                del first, second  # close both sessions before the next ones are opened
             give_back()
     return tuple(compared)
 

@@ -67,7 +67,7 @@ def measure_reach(
     for turn, names in enumerate(groups):
         runner = open_model(watching(model, names), description="probe")
         for number, feed in enumerate(feeds, start=1):
-            # no array may outlive this line: it would hold all memory of its session
+            # no array may live longer: it would keep all memory of its session
             reached = {name: _magnitude(value) for name, value in runner.run(feed).items()}
             largest |= {name: max(largest.get(name, 0.0), value) for name, value in reached.items()}
             if on_progress is not None:

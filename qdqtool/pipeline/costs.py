@@ -96,13 +96,13 @@ def against_fp16(
     if advice is None:
         return worth
     int8 = advice.int8
-    if int8.verdict != "cannot say" or not worth.note:  # one reason not to know is enough
+    if int8.verdict != "cannot say" or not worth.note:  # one reason for an unknown cost is enough
         worth = replace(worth, advice=advice.line)
     if worth.source == "measured" or not _is_int8(view(quantized)) or int8.low is None or int8.high is None:
         return worth
     if int8.verdict == "cannot say":
         return worth
-    # four of five networks are between these two; an engine outside them is not like the published ones
+    # four of five networks are between these limits; an engine outside them differs from the published engines
     ratios = (
         1 / int8.high,
         1 / int8.low,
@@ -338,7 +338,7 @@ class FixCosts:
         try:
             recipe = change_recipe(self._recipe, settings)
             after, model = self._plan_cost(recipe)
-            # Equal counts are not enough: a setting may exchange nodes, or change nodes that are not counted.
+            # Equal numbers are not enough: a setting may exchange nodes, or change nodes that are not counted.
             if model.proto == planned_model.proto:
                 return _SettingEffect(_IDLE, settings, _claims(before, before))
             if self._builder is not None and self._builds < _MOST_BUILDS:
@@ -483,7 +483,8 @@ def _claims(before: SettingCost, after: SettingCost) -> tuple[Claim, ...]:
     if before.kernels is not None and after.kernels is not None:
         more = after.kernels - before.kernels
         claims.append(Claim(part=Part.COST, says=Assertion.KERNELS, kernels=more))
-    # Ranges of inputs that the run left float are made up, and formats of kernels between unequal scales change.
+    # Inputs that the run left float get invented ranges, and unequal scales change the formats of kernels between
+    # them.
     if (share := _more_bytes(before, after)) and after.quantized <= before.quantized:
         claims.append(Claim(part=Part.COST, says=Assertion.BYTES, percent=round(100 * share)))
     return tuple(claims)
@@ -543,7 +544,7 @@ def _complete_ranges(model: Model, placement: Placement, table: CalibrationTable
         range_ = ranges.get(decision.tensor)
         if range_ is None or range_.axis != (decision.spec.axis if decision.spec else None):
             ranges[decision.tensor] = _invent_range(model, decision, group_of.get(decision.tensor, number))
-    # Its shifts count as well: the Sub nodes that they add are kernels, or parts of kernels.
+    # Zero points count too: the Sub nodes that they add are kernels, or parts of kernels.
     return replace(table, ranges=tuple(ranges[name] for name in sorted(ranges)))
 
 

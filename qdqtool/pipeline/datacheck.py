@@ -65,7 +65,7 @@ TRIED: Final = 64
 """Samples on which all other preprocessings are tried."""
 CURED: Final = 8
 """Samples on which the effect of float nodes is measured."""
-# Nodes whose cost is named.
+# Number of nodes whose cost is named.
 _WORST = 3
 
 
@@ -176,7 +176,7 @@ def sample_set(samples: SampleSource) -> SampleSet:
         }
         digests.append(_digest(sample.feeds))
         names.append(sample.name)
-        # sizes and factors beside a picture may well be equal
+        # the sizes and scale factors beside an image may be equal in all samples
         least = max((array.size for array in floats.values()), default=0) / _BESIDE
         if any(array.size >= max(2, least) and array.min() == array.max() for array in floats.values()):
             constant.append(sample.name)

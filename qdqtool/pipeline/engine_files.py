@@ -20,7 +20,7 @@ _ALONE = "build-log"
 """Form of an engine for which there is a build log and no layer information."""
 _BINARY = frozenset({".plan", ".engine", ".trt", ".onnx"})
 _DUMP = "Layers:\n"
-# Bytes up to which a file is read twice to find out what it is.
+# Largest size in bytes of a file that is read twice to find its kind.
 _MODERATE = 1 << 26
 
 

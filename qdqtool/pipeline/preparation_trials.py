@@ -283,7 +283,7 @@ def _ways(values: InputStatistics, axis: int, applied: Preprocess | None) -> Ite
     for turn in (False, True):
         for name, (_, out) in forms.items():
             if (name == here and not turn) or (name == _CAFFE and turn == is_bgr):
-                continue  # Caffe's means are those of BGR
+                continue  # Caffe's means are in the order BGR
             words = [f"values of {name}"] if name != here else []
             words += ["the colours in reverse order (BGR for RGB)"] if turn else []
             yield _Way(

@@ -96,7 +96,7 @@ def with_known_inputs(
             values |= {name: stated_values[name] for name in group if name in stated_values}
             sources |= {name: f"read from {where}" for name in group if name in stated_values}
     for name in _PIXELS:
-        # a user who gives one value of the scaling knows the other values; the order of colours alone says nothing about them
+        # a user who gives one value of the scaling knows the others; the colour order alone shows nothing about them
         sources.setdefault(name, GUESSED if fields.isdisjoint(_SCALING) else GIVEN)
     preprocess = Preprocess.model_validate(values)
     guess = recipe.model_copy(
@@ -313,7 +313,7 @@ def _hugging_face(document: Any) -> Values:
         values["crop"] = crop
     side, share = values.get("resize"), document.get("crop_pct")
     if isinstance(side, int) and isinstance(share, int | float) and 0 < share <= 1:
-        # ConvNext's processor cuts the shortest edge down to a square, but only small pictures
+        # ConvNext's processor resizes the shortest edge and crops a square, but only for small images
         whole = side if side >= _UNCUT else math.floor(side / share)
         values |= {"resize": (side, side)} if whole == side else {"resize": whole, "crop": (side, side)}
     return values

@@ -36,7 +36,7 @@ from qdqtool.placement.repair import write_out
 
 _LIMITS = {**{entry.dtype: (entry.qmin, entry.qmax) for entry in FORMATS.values()}, DType.UINT8: (0, 255)}
 _METHOD = "read back"
-# Reasons in an error; the others are like them.
+# Number of reasons in an error; the others are similar.
 _TOLD = 3
 
 
@@ -95,7 +95,7 @@ def _read(model: Model, plain: Model, notes: list[str]) -> Iterator[_QuantizedIn
         limits = _LIMITS[pair.dtype]
         scale, zero = np.abs(np.asarray(pair.scale)), np.asarray(pair.zero_point)
         low, high = (limits[0] - zero) * scale, (limits[1] - zero) * scale
-        # Symmetric integers use as many steps on either side; the lowest one is spare.
+        # Symmetric integers use equally many steps on both sides; the lowest integer is unused.
         amax = np.where(zero == 0, limits[1] * scale, np.maximum(-low, high))
         for start in pair.slots:
             slot, axis = _reader(model, start, pair)
@@ -178,7 +178,7 @@ def _range(tensor: str, entries: list[_QuantizedInput], notes: list[str]) -> Ten
 
 
 # --- caches ----------------------------------------------------------------------------------------------------------
-# Implicit INT8 (a float model and a calibration cache) becomes explicit (a Q/DQ model), and back.
+# Converts implicit INT8 (a float model and a calibration cache) to explicit INT8 (a Q/DQ model), and back.
 
 
 def to_qdq(path: Path, cache: Cache, recipe: Recipe, samples: str = "") -> tuple[Model, tuple[str, ...]]:
@@ -243,7 +243,7 @@ def from_qdq(path: Path, header: Header) -> tuple[Model, Cache, tuple[str, ...]]
     plain = float_graph(model)
     scales, notes = scales_of(pairs, plain.view)
     for node in plain.view.nodes:
-        # TensorRT removes an Identity, and one of the two names with it.
+        # TensorRT removes an Identity, and with it one of the two names.
         if node.op == "Identity" and node.inputs[0] in scales:
             scales.setdefault(node.outputs[0], scales[node.inputs[0]])
     left = quantized_ops(plain)

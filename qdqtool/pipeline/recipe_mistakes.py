@@ -78,9 +78,9 @@ def _lines(node: Node, above: Path) -> Iterator[tuple[Path, int]]:
 # --- patterns --------------------------------------------------------------------------------------------------------
 # Checks patterns of a recipe that name nodes, tensors and operators: a pattern that matches nothing is a mistake.
 #
-# A layer that was to stay float would be quantized without a message. The fields are those that `core.recipe` marks with
-# `Naming`. A recipe for a family of models lists the patterns that not every model has under `optional`.
-# `place.kept_float` is written by `qdqtool run --max-drop` and is noted only.
+# Otherwise a layer that should stay float would be quantized without a message. The fields are those that
+# `core.recipe` marks with `Naming`. A recipe for a family of models lists the patterns that not every model has under
+# `optional`. `place.kept_float` is written by `qdqtool run --max-drop` and is noted only.
 
 
 _NEAREST: Final = 3

@@ -138,7 +138,7 @@ def load(recipe: str | None, changes: Iterable[str] = (), *, trust: bool = False
         raise UsageError(
             f"the recipe has {count}:\n  " + "\n  ".join([*wrong[:_MOST_SHOWN], *more]),
             fix=f"correct these mistakes; {Command('recipe', ('schema',))} prints everything that a recipe can contain",
-            # A recipe that is shipped has no mistakes, so that they are in the changes.
+            # A shipped recipe has no mistakes, so a mistake is in the changes.
             where="--set" if path is None or path.parent == folder() else str(path),
         )
     if not trust:
@@ -428,7 +428,7 @@ def _apply(document: dict[str, Any], change: str) -> tuple[str, ...]:
     try:
         value = YAML(typ="safe", pure=True).load(text) if text.strip() else ""
         if isinstance(value, float) and key.strip() == "place.target":
-            value = text.strip()  # 10.10 is no number here, and what was typed is known
+            value = text.strip()  # 10.10 is not a number here, and the typed text is known
     except YAMLError as error:
         raise UsageError(
             f"the value is not YAML: {yaml_trouble(error)}", fix="quote the value", where=f"--set {change}"

@@ -99,7 +99,7 @@ def repair_file(request: RepairRequest, on_progress: OnProgress | None = None) -
     comparison, notes = _difference(request, result, samples, on_progress)
     if samples is not None and samples.meaningful and _is_converted(model):
         notes += _measure_again(request, result, samples)
-    # Last, so that a repair that ends in an error leaves nothing behind.
+    # Last, so that a failed repair leaves no files.
     write(result, request.out, step="repair")
     return RepairReport(
         model=request.model.name,
@@ -282,6 +282,6 @@ def _difference(
         except InputFileError as error:
             if samples.meaningful:
                 raise
-            # Nobody asked for these samples: the model that is repaired may give NaN, or nothing at all.
+            # The user did not request these samples, and the model may give NaN or fail.
             return None, (f"the difference was not measured: {error.what}",)
         return comparison, ()

@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 
 
 # --- folder ----------------------------------------------------------------------------------------------------------
-# A run folder: its files, the step that made each file, and what the step depended on.
+# A run folder: its files, the step that made each file, and what the step depends on.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -339,7 +339,7 @@ def _do(step: RunStep, work: RunContext) -> None:
     if earlier is not None and work.folder.is_up_to_date(step.name, key):
         work.listener.finished(step.name, earlier.measured, skipped=True)
         return
-    give_back()  # what the step before has freed
+    give_back()  # return the memory that the previous step freed
     with UsageMeter() as meter, _beside(step.meanwhile):
         extra = step.act(work)
     written = (*step.writes, *(name for name in step.may_write if work.path(name).exists()))

@@ -201,7 +201,7 @@ def _given_table(work: RunContext, placement: Placement) -> CalibrationTable | N
     own_nodes = {decision.slot.node for decision in placement.quantized if decision.tensor in lacking}
     nodes = {decision.slot.node for decision in placement.quantized} - own_nodes
     beside = work.request.table.with_name(EQUALIZED)
-    if beside.is_file():  # what the ranges were chosen from
+    if beside.is_file():  # the samples from which the ranges were chosen
         copyfile(beside, work.path(EQUALIZED))
     changes = table.weights
     if changes is not None:

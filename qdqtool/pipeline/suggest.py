@@ -185,7 +185,7 @@ class _Look:
             if info.dtype.is_float and len(shape := info.shape or ()) > 1
         }
         output_lengths = {shape[-1] for info in self.view.outputs if len(shape := info.shape or ()) > 1}
-        # two lengths without a name need not be one
+        # two unnamed lengths may differ
         return any(
             length != "?" if isinstance(length, str) else length >= _SHORTEST_SOUND
             for length in input_lengths & output_lengths
@@ -309,13 +309,14 @@ def _foreign(look: _Look) -> str:
 
 
 def _sound(look: _Look) -> str:
-    # what reads integers reads tokens: a spectrum of them mixes a text, as attention does
+    # a model that reads integers reads tokens: a Fourier transform mixes them, as attention does
     reads_waves = any(info.dtype.is_float for info in look.view.inputs)
     recurrent = sorted((RECURRENT | SPECTRAL if reads_waves else RECURRENT) & set(look.counts))
     if recurrent:
-        # of pictures it is what reads text in them, with LSTM as with its steps written out
+        # with images as input it recognizes text, with LSTM nodes or with their steps written out
         return "" if look.reads_pictures() else f"the network has {', '.join(recurrent)}"
-    # a kernel of one is a matrix product of every point; a few convolutions between products mix the tokens of a text
+    # a convolution with kernel size 1 is a matrix product at every position; a few convolutions between products mix
+    # the tokens of a text
     flat = sum(
         node.op == "Conv" and len(shape) == 3 and shape[2] > 1
         for node in look.view.nodes

@@ -101,7 +101,7 @@ class Published:
         out, errors = home / f"{self.title}.onnx", home / "export.log"
         name = self.name
         if self.library == "ultralytics" and Path(name).is_file():
-            # Ultralytics writes beside the checkpoint, where a model of the user may be
+            # Ultralytics writes next to the checkpoint, where the user may have a model
             name = str(copyfile(name, home / Path(name).name))
         if self.library == "transformers":
             name = str(Path(name).resolve())
@@ -183,7 +183,7 @@ def in_folder(model: str) -> Path | Published | None:
             fix="pass an ONNX file, or a folder with one",
             where=model,
         )
-    # optimum's merged decoder keeps its nodes in the bodies of an If, and nodes are quantized in the main graph only
+    # optimum's merged decoder has its nodes in the bodies of an If, and only nodes of the main graph are quantized
     whole = [path for path in files if path.stem != _MERGED]
     names = ", ".join(str(path) for path in whole[:8])
     chosen = Setting("prepare.constants", '{"use_cache_branch": true}')
@@ -241,7 +241,7 @@ def as_onnx(model: str, folder: Path, *, trust: bool) -> Path:
         InputFileError: the file cannot be read.
     """
     published = Published.named(model)
-    # a .pt file may be of any author; without Ultralytics, its reader says what the file is
+    # a .pt file may come from anyone; without Ultralytics, the reader of .pt files reports what it is
     is_any = published is not None and published.library == "ultralytics" and not published.is_installed
     if published is not None and not is_any:
         return published.exported(folder, trust=trust)

@@ -26,8 +26,8 @@ from qdqtool.runtime.runner import OrtRunner, open_model, open_runner
 # --- own models ------------------------------------------------------------------------------------------------------
 # Handles failures of models that qdqtool makes for its own use: the step is skipped with a note, and the command continues.
 #
-# Bias correction, the choice of calibrators, equalization and similar steps run changed copies of the network: with other
-# outputs, with a dynamic batch, cut into pieces. If such a copy fails, the network is not at fault.
+# Bias correction, the choice of calibrators, equalization and similar steps run changed copies of the network: with
+# other outputs, with a dynamic batch, cut into pieces. If such a copy fails, the user's network is not the cause.
 
 
 Made = TypeVar("Made")
@@ -98,8 +98,8 @@ def _reason(error: InputFileError) -> str:
 # --- same function ---------------------------------------------------------------------------------------------------
 # Checks on one sample that our changes of a model keep its results; otherwise reports a bug of qdqtool.
 #
-# onnx's opset converter is wrong about some operators, and nobody notices before the accuracy of the engine is looked
-# at. So the file and what became of it run side by side wherever an opset was raised.
+# onnx's opset converter changes the results of some operators, and nobody would notice before the accuracy of the
+# engine is measured. So if the opset was raised, the file and the converted model run side by side.
 
 
 _SHARE = {"float64": 1e-3, "float32": 1e-3, "float16": 2e-2}
@@ -126,7 +126,7 @@ def check_conversion(model: Model, samples: Iterable[Sample] | None = None) -> N
     if samples is None and _key(model.path) in _compared:
         return
     if samples is None:
-        # `model` may be quantized or in FP16 by now: the file is opened again.
+        # `model` may already be quantized or in FP16, so the file is opened again.
         model = load(model.path)
         if not was_raised(model.notes):
             return
@@ -139,7 +139,8 @@ def check_conversion(model: Model, samples: Iterable[Sample] | None = None) -> N
     written = as_written(model)
     for condition in (True, False):
         theirs = force_branches(written, condition)
-        # `prepare` takes the branch of a constant condition: the other one is compared as it was opened.
+        # `prepare` replaces an If with a constant condition by its branch; the other branch is compared as it was
+        # opened.
         ours = force_branches(load(model.path), condition) if theirs else None
         if ours is not None and theirs is not None:
             _compare(ours, sample, partial(open_model, theirs, description="the file"))
@@ -195,13 +196,13 @@ def _run(model: Model, sample: Feeds) -> dict[str, NDArray[Any]]:
 
 
 def _is_close(left: NDArray[Any], right: NDArray[Any]) -> bool:
-    # A Squeeze that was given its axes keeps a batch of length 1, which the one without axes took away.
+    # A Squeeze with written axes keeps a batch of length 1, which the original Squeeze without axes removes.
     left, right = np.squeeze(left), np.squeeze(right)
     if left.shape != right.shape or left.dtype != right.dtype:
         return False
     share = _SHARE.get(right.dtype.name)
     if share is None:
-        return True  # integers follow from comparisons, which rounding may turn
+        return True  # integers depend on comparisons, whose result rounding may change
     finite = np.isfinite(right) & np.isfinite(left)
     if not np.array_equal(np.isfinite(right), np.isfinite(left)):
         return False

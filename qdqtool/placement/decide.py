@@ -36,7 +36,7 @@ from qdqtool.placement.formats import notes, refuse, replace_opinions, schemes
 from qdqtool.trt.ops import SHAPE_READERS, upstream
 
 # --- shared scales ---------------------------------------------------------------------------------------------------
-# The groups with a shared scale that matter once the quantized tensors are known, merged.
+# The groups with a shared scale among the quantized tensors, merged.
 
 
 _MOST_REASONS = 4

@@ -161,7 +161,7 @@ def replace_opinions(
         node.name: refused.get(node.name) or _objection(view, node, requests[node.name], options)
         for node in nodes
     }
-    # The first pattern that matches wins, so these stand in front of the recipe's own.
+    # The first matching pattern wins, so these come before the recipe's own.
     instead = {
         escape(name): _INSTEAD[objection[1]]
         for name, objection in objections.items()
@@ -325,12 +325,11 @@ def _spec(
             return QuantSpec(format=format_, axis=0)
         axis = specs[tensor].axis if tensor in specs and constant else None
         if constant and format_ == INT8 and rows_of(view, node) == 1:
-            axis = (
-                None  # per channel, TensorRT for RTX dequantizes the weight of a matrix-vector product apart
-            )
+            axis = None  # with scales per channel, TensorRT for RTX dequantizes the weight of a matrix-vector product in a separate kernel
         cut = axis is not None and specs[tensor].stored is False
         if scheme.weight_only:
-            # Behind Q and DQ, RTX 1.7.1 fails on those of an attention's three products or folds them into floats.
+            # With Q and DQ, RTX 1.7.1 fails on the weights of an attention's three projections, or folds them to
+            # floats.
             stored = True if options.builder.reads_stored_weights else None
             return QuantSpec(format=format_, axis=None if cut else axis, stored=stored)
         return QuantSpec(format=format_, axis=axis, stored=False if cut else None)

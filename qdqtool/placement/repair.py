@@ -31,7 +31,7 @@ from qdqtool.matching.weights import half_quantized, per_channel
 from qdqtool.trt.ops import PACKED_WEIGHTS, PRODUCTS, QDQ
 
 # --- on request ------------------------------------------------------------------------------------------------------
-# Makes nodes of a Q/DQ model float or INT8 if the caller asks for it, before the fixes of the rules.
+# Makes nodes of a Q/DQ model float or INT8 on request, before the fixes of the rules.
 
 
 _RULE = "on request"
@@ -202,7 +202,7 @@ def _fix_model(model: Model, last: Stage, target: Target | None) -> tuple[Model,
                 edits = [edit for change in fixes for edit in change.edits]
                 ready = context.finish() if any(not change.edits for change in fixes) else ready
                 ready = requantize(ready, edits) if edits else ready
-            if fixes or RULES.owner(name) is not None:  # what fails elsewhere may leave half a change behind
+            if fixes or RULES.owner(name) is not None:  # a failure may leave half a change
                 context = None
         if len(changes) == before:
             break

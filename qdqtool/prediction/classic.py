@@ -25,7 +25,7 @@ from qdqtool.trt.ops import (
 )
 
 # --- demand ----------------------------------------------------------------------------------------------------------
-# Where a Q ends up when it moves backward, and what each tensor is then wanted as.
+# The place of each Q after it has moved backward, and the forms in which each tensor is then needed.
 
 
 Scale = tuple[DType, tuple[float, ...]]
@@ -71,7 +71,7 @@ class Demands:
             return False
         demands = [self.of(output) for output in carried_outputs(node) if self._flow.view.uses(output)]
         scales = {scale for demand in demands for scale in demand.scales}
-        # RTX 1.7.1 has pools of INT8 values; in front of FP8 ones they work on floats.
+        # RTX 1.7.1 has pools for INT8 values; before FP8 tensors, pools work on floats.
         if node.op in MAXIMUM_POOLS and any(dtype is DType.FLOAT8 for dtype, _ in scales):
             return False
         return bool(demands) and len(scales) == 1 and all(demand.closed for demand in demands)
@@ -108,10 +108,10 @@ def layer_name(nodes: Sequence[str]) -> str:
 # --- layers ----------------------------------------------------------------------------------------------------------
 # Collects nodes into the layers of a classic TensorRT engine.
 #
-# A product takes along what follows it on a straight way: BatchNormalization, bias, activation, the residual Add of the
-# last of two branches, and its Q. What is left over runs alone; neighbouring pointwise nodes run as one.
+# A compute node fuses the nodes that directly follow it: BatchNormalization, bias, activation, the residual Add of the
+# later of two branches, and its Q. All other nodes run alone; adjacent pointwise nodes are one layer.
 #
-# Learned from the engine layers of TensorRT 8.4 to 8.6 (ResNet, MobileNet, YOLO necks, BEVFusion) beside their graphs.
+# Evidence: engine layers of TensorRT 8.4 to 8.6 (ResNet, MobileNet, YOLO necks, BEVFusion) compared with their graphs.
 
 
 class LayerGroup:
@@ -267,7 +267,7 @@ def is_swish(readers: tuple[Node, ...]) -> bool:
 
 
 # --- kernels ---------------------------------------------------------------------------------------------------------
-# Why a Q or DQ costs a kernel of its own.
+# The reason why a Q or DQ needs a separate kernel.
 
 
 def why_quantized_apart(flow: Flow, demands: Demands, tensor: str) -> str:
@@ -416,7 +416,7 @@ class Fates:
                 return End.COPY, name
             if node.op == "QuantizeLinear":
                 return End.CANCELLED, node.name
-            if self._demands.passes(node):  # a Q comes backward through it
+            if self._demands.passes(node):  # a Q moves backward through it
                 behind = self._flow.readers(node.outputs[0])
                 return End.CANCELLED, next((n.name for n in behind if n.op == "QuantizeLinear"), node.name)
         return End.COPY, name

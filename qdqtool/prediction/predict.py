@@ -23,7 +23,7 @@ from qdqtool.prediction.classic import ClassicPlan, Demands
 from qdqtool.trt.ops import COMPUTE, NOT_IMPORTED, PRODUCTS, QDQ, RECURRENT, computes_integers
 
 # --- precision -------------------------------------------------------------------------------------------------------
-# Which products compute in the format that is asked for, and why the others do not: what the rules find, per product.
+# For each compute node, from the rules: does it compute in the requested format, and if not, why?
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -65,7 +65,7 @@ def _judgement(flow: Flow, product: Product, lost: Mapping[str, Violation]) -> J
         reason = f"input {bare} has no Q/DQ; the {stored.format} weights are dequantized inside the kernel"
         return Judgement(precision=floating, reason=reason, realised=request)
     if not product.arithmetic:
-        # INT4 activations are widened: INT8 arithmetic with 16 different values.
+        # INT4 activations are widened to INT8 arithmetic with 16 different values.
         reason = "both operands are INT8; INT4 values were widened to INT8"
         return Judgement(precision=DType.INT8, reason=reason, realised=INT8.name)
     if request not in FORMATS or request == INT4.name:

@@ -252,7 +252,7 @@ def headline(comparison: Comparison) -> AccuracySummary | None:
     )
     if measure is None:
         return None
-    # of one output alone they are the same, but for the last bit
+    # for a single output both figures are equal, except for the last bit
     several = len(comparison.outputs) > 1 or comparison.parts
     of_all = comparison.sqnr if several and measure.metric == "sqnr_db" else None
     return AccuracySummary(

@@ -144,7 +144,7 @@ def draw_stacks(rows: Sequence[Stack], title: str) -> Element:
 
 
 # --- histogram -------------------------------------------------------------------------------------------------------
-# A small histogram of magnitudes with the thresholds that calibrators chose.
+# A small histogram of magnitudes with the thresholds of the calibrators.
 
 _PICTURE, _BAR_HEIGHT, _FLOOR, _CEILING = 220, 96, 78, 18
 
@@ -302,7 +302,7 @@ def _labels(points: Sequence[Point], across: Axis, up: Axis) -> list[tuple[tuple
 
 
 # --- intervals -------------------------------------------------------------------------------------------------------
-# Values with their intervals, a row for each name, so that none covers another.
+# Values with their intervals, one row per name, so that none covers another.
 
 _COLUMN_GAP = 34
 

@@ -166,7 +166,7 @@ def draw(net: LayerGraph, marks: Mapping[int, BoxMark] = MappingProxyType({})) -
         labels[key] = min(
             labels.get(key, (path[0], tensors[0])), (path[0], tensors[0]), key=lambda pair: pair[0]
         )
-    rows: dict[int, list[tuple[int, int]]] = defaultdict(list)  # where texts begin and end, by their height
+    rows: dict[int, list[tuple[int, int]]] = defaultdict(list)  # begin and end of texts, by their height
     for (left, top), tensor in sorted(labels.values(), key=lambda pair: pair[0]):
         text = _format(tensor)
         width = _LABEL_LETTER * len(text)
@@ -190,7 +190,7 @@ def _is_free(place: Place, width: int, layout: Layout, rows: Mapping[int, Sequen
 
 
 def _format(tensor: TensorRow) -> str:
-    if tensor.format.startswith("scale "):  # a Q/DQ pair, which has no shape if a dimension is free
+    if tensor.format.startswith("scale "):  # a Q/DQ pair, which has no shape if a dimension is dynamic
         return f"{tensor.dtype.value} {tensor.format}"
     return f"{tensor.dtype.value} {short(tensor.format)}".strip() if tensor.shape is not None else ""
 
@@ -259,7 +259,7 @@ def _kind(layer: LayerRow) -> str:
 
 
 # --- places ----------------------------------------------------------------------------------------------------------
-# Where the boxes and lines of a layered drawing go: top to bottom, few crossings, the same every time.
+# Positions of the boxes and lines of a layered drawing: top to bottom, few crossings, and always the same.
 
 _OPTIONS = {
     "direction": "topbottom",
@@ -311,7 +311,7 @@ def lay_out(sizes: Sequence[tuple[int, int]], edges: Sequence[tuple[int, int]]) 
 
 
 # --- layers that launch nothing --------------------------------------------------------------------------------------
-# Layers that launch nothing: what a tensor was before them, and what it becomes behind them.
+# Layers that launch no kernel: the tensor before them, and the tensor after them.
 
 
 class Silent:

@@ -40,7 +40,7 @@ from qdqtool.report.svg import Element, in_order, swatch, write_picture
 
 # --- charts of a report ----------------------------------------------------------------------------------------------
 
-# Bars that can be told apart on one screen, and histograms that a page draws without delay.
+# Largest number of bars that a reader can distinguish, and of histograms that a page draws without delay.
 _SHOWN = 25
 _HISTOGRAMS = 48
 
@@ -321,7 +321,7 @@ def _reach(row: RangeRow) -> float:
 
 
 # --- roofline --------------------------------------------------------------------------------------------------------
-# Arithmetic intensity against speed, under the roofs of a GPU where one is named.
+# Arithmetic intensity against speed, with the roofline of a GPU if it is known.
 
 _Roof = tuple[tuple[tuple[float, float], ...], str, str]
 """Corners, text and CSS classes of a roof line."""

@@ -91,7 +91,7 @@ class Case:
 def judge(case: Case) -> RunVerdict:
     """Return the verdict of a run."""
     answers = (as_asked(case), accurate(case), worth(case))
-    # accuracy first: a fast engine that is wrong is of no use
+    # accuracy first, because a fast engine with wrong results is useless
     unknown = [answers[number] for number in (1, 0, 2) if answers[number].state == "unknown"]
     settle = next((answer.settle for answer in unknown if answer.settle), None)
     if settle is not None and settle.name == "run" and settle.arguments[0].startswith("--"):
@@ -173,7 +173,7 @@ def accurate(case: Case) -> Reply:
     ]
     if doubts:
         return Reply(state="unknown", evidence=_first_finding(doubts), settle=_settling(doubts[0]))
-    # labels that the float model meets say that its inputs are right
+    # if the float model predicts the labels, its inputs are right
     if any(task.metric in _LABELLED for task in comparison.task):
         return figures
     guessed = [entry for entry in case.assumptions if entry.is_guessed]
@@ -298,8 +298,8 @@ def worth(case: Case) -> Reply:
             state="unknown", evidence="; ".join([*parts, times.note or "no times are known"]), settle=_DEVICE
         )
     if times.note:
-        # A build without a GPU shows neither the time that a start takes nor the kernels that the device merges, so an engine
-        # that is bound by launches is never called faster or slower for its kernels.
+        # A build without a GPU shows neither the time of a launch nor the kernels that the device merges. So an engine
+        # that is bound by kernel launches is never called faster or slower because of its kernels.
         bounds = f"{times.low:.2f} to {times.high:.2f} times as fast, if a kernel launch takes 1 to 6 us"
         return Reply(state="unknown", evidence="; ".join([*parts, f"{bounds}: {times.note}"]), settle=_DEVICE)
     text = f"{times.low:.2f} to {times.high:.2f} times as fast: {'; '.join(parts)}"

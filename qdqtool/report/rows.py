@@ -214,7 +214,7 @@ def _bytes(tensors: Iterable[EngineTensor]) -> int | None:
 # --- ranges ----------------------------------------------------------------------------------------------------------
 # Calibrated ranges as rows of the report.
 
-# Bars of a small picture; the table beside it has the figures.
+# Number of bars in a small chart; the table next to it has the figures.
 _BINS = 64
 
 
@@ -293,7 +293,8 @@ def journal_rows(journals: Iterable[Journal | None]) -> dict[str, Any] | None:
 
 
 # --- build log -------------------------------------------------------------------------------------------------------
-# What a page shows of a build log: how often each pass ran and worked, and what shows the precision of each node.
+# The facts of a build log on a page: how often each pass ran and had an effect, and the evidence for the precision of
+# each node.
 
 Rows = dict[str, list[list[Any]]]
 

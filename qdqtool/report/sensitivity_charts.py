@@ -11,7 +11,7 @@ from qdqtool.report import words
 from qdqtool.report.charts import Axis, Bar, Point, axis_over, bars, scatter
 from qdqtool.report.svg import Element, shorten
 
-# One screen; the artefact has them all.
+# Fits one screen; the JSON file has all of them.
 _SHOWN = 25
 _NAME, _ALONE = 35, 22
 """Widths of the name and of the noise of a node alone, in a row that fits into 80 columns."""
@@ -23,7 +23,7 @@ def lines(study: Sensitivity) -> Iterator[str]:
     yield ""
     shown = study.nodes[:_SHOWN]
     is_task = any(row.task is not None for row in shown)
-    # names of a deep model begin alike, and differ behind that
+    # names in a deep model have a common beginning and differ after it
     alike = _beginning([row.node for row in shown])
     if alike:
         yield f"nodes of {alike}"
@@ -168,7 +168,10 @@ def _beginning(names: Sequence[str]) -> str:
     """Return the module path with which all node names begin, with its last slash; "" for one name."""
     if len(names) < 2:
         return ""
-    first, last = min(names), max(names)  # what these share, all in between share
+    first, last = (
+        min(names),
+        max(names),
+    )  # if the first and the last name share a beginning, all names between them share it
     shared = next(
         (place for place, pair in enumerate(zip(first, last, strict=False)) if pair[0] != pair[1]), len(first)
     )

@@ -102,7 +102,9 @@ def compare_sides(first: Report, second: Report) -> Sides:
 def _settings(first: Report, second: Report) -> tuple[FigurePair, ...]:
     left, right = (report.sections.get("settings", {}) for report in (first, second))
     left, right = {"model": first.summary.model, **left}, {"model": second.summary.model, **right}
-    if not (set(left) - {"model"} and set(right) - {"model"}):  # one has no recipe, so nothing is known of it
+    if not (
+        set(left) - {"model"} and set(right) - {"model"}
+    ):  # one side has no recipe, so nothing is known about it
         left, right = {"model": left["model"]}, {"model": right["model"]}
     return tuple(
         FigurePair(

@@ -20,7 +20,7 @@ from qdqtool.io.files import path_of, write_bytes, write_text
 # --- palette ---------------------------------------------------------------------------------------------------------
 # Colours of precisions, the same in graph, charts and tables.
 #
-# The hues are those of Okabe and Ito, which people who do not see red and green apart can tell from each other.
+# They are from Okabe and Ito, whose colours people with red-green blindness can distinguish.
 
 
 COLOURS = {

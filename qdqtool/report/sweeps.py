@@ -490,7 +490,7 @@ def chart(sweep: Sweep) -> svg.Element:
         axis_over(_accuracy_axis(sweep), [*reference, *(point.y for point in points), *ends]),
         title,
         _front(sweep, [row for row in shown if row.name in best]),
-        # the name of a point on the level would be written over it
+        # the name of a point on this level would be written over it
         None
         if sweep.reference is None
         else Level(y=sweep.reference, text="" if any(point.label for point in points) else "float model"),

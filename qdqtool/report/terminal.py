@@ -48,7 +48,7 @@ def render(
         run: its folder, for printed commands; "" if unknown.
     """
     summary = report.summary
-    # an audit answers one question, and its first line says it
+    # an audit answers one question in its first line
     judged = words.judgement(summary.verdict) if report.comparison is not None else ()
     for number, line in enumerate(judged):
         _say(console, line, style=None if number else _COLOURS.get(report.verdict, "bold"))

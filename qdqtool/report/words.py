@@ -358,7 +358,7 @@ def _others(
                 f"{count_noun(limit['samples'], 'sample')} are too few to predict the SQNR of other samples",
             )
         else:
-            # other formats were asked to keep as much more as the chosen nodes had to
+            # other formats had to keep the same margin as the chosen nodes
             yield "", f"other samples have at least {level - chosen['sqnr_db'] + least:.1f} dB {sure}"
     task, worst = taken["task"], chosen.get("worst_drop")
     if limit["max_drop"] is None or task is None or worst is None:

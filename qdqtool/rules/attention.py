@@ -313,7 +313,7 @@ def _is_number(view: GraphView, tensor: str) -> bool:
 
 def _maker(view: GraphView, tensor: str) -> Node:
     node = view.producer(tensor)
-    assert node is not None  # `upstream` came from there
+    assert node is not None  # `upstream` came from that node
     return node
 
 

@@ -146,9 +146,9 @@ def fix_concat(context: RepairContext) -> Iterator[Change]:
     for members in _families(context):
         scales = [member.scale[0] for member in members]
         if max(scales) <= a_step_above(np.asarray(min(scales), np.float32), DType.FLOAT32):
-            continue  # a step apart on purpose: no integer changes by it, and the builder does not take it for a repetition
+            continue  # one float step apart on purpose, so that the builder does not see a repetition
         slots = [slot for member in members for slot in member.slots]
-        if any(member.returned for member in members):  # no input reads what the model returns
+        if any(member.returned for member in members):  # a Q/DQ pair that the model returns has no slot
             slots = []
             for member in members:
                 context.restate(member, np.asarray(max(scales)))

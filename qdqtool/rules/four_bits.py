@@ -186,7 +186,7 @@ def _signed_four_bits(context: RepairContext, node: onnx.NodeProto) -> Iterator[
     if arrays is None or not np.isfinite(arrays[1]).all():
         return
     integers, scale, zero = arrays
-    # TensorRT for RTX multiplies by negative scales as they are (QDQ103)
+    # TensorRT for RTX uses negative scales unchanged (QDQ103)
     negative = np.zeros_like(scale, bool) if _is_for_rtx(context) else scale < 0
     if signed and not zero.any() and not negative.any():
         return

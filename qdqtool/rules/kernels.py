@@ -130,7 +130,7 @@ MXFP8_IS_FLOAT: Final = (
 
 # --- old_gpu ---------------------------------------------------------------------------------------------------------
 
-# SM75, Turing; of the older ones Xavier alone (SM72) has INT8 tensor cores.
+# SM75 is Turing; of the older architectures, only Xavier (SM72) has INT8 tensor cores.
 _TURING = 75
 _XAVIER = "72"
 _HALF = "TensorRT for RTX has no INT8 convolution for SM75: the convolution runs in FP16"

@@ -296,7 +296,7 @@ class _Floats:
         value, scale = self._padding(pad), self._edit.value(numbers[0])
         zero = self._edit.value(numbers[1]) if len(numbers) > 1 else np.zeros(())
         if value is None or scale is None or zero is None:
-            return ""  # repair() asks for constants only
+            return ""  # repair() passes only constants
         steps = value.reshape(()).astype(np.int64) - zero.reshape(()).astype(np.int64)
         return self._edit.constant(f"{pad.name}_value", steps.astype(scale.dtype) * scale.reshape(()))
 

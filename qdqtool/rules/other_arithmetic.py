@@ -477,7 +477,7 @@ def check_weight_value(flow: Flow, _target: Target) -> Iterator[Violation]:
         assigned = flow.by_slot.get(slot)
         if assigned is not None and entry.scale is not None and entry.block is None:
             yield from _report_clipped(flow, assigned, entry.scale, entry.axis, entry.format)
-    # a pair without saturation is none that the lift takes, and its weights are clipped all the same
+    # `lift` does not read a pair without saturation, and its weights are clipped anyway
     for pair in flow.pairs:
         format_ = of_dtype(pair.dtype)
         quantize = flow.view.by_name.get(pair.quantize or "")

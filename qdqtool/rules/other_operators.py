@@ -489,7 +489,7 @@ def _weight(context: RepairContext, integers: str, scale: str, zero: str) -> NDA
     stored, steps, zeros = values
     if stored is None or steps is None or zeros is None or stored.ndim != _RANK:
         return None
-    # One scale for each direction, or one for each of its columns.
+    # One scale per direction, or one per column.
     steps, zeros = (part.reshape(len(stored), 1, -1) for part in (steps, zeros))
     real = (stored.astype(np.float32) - zeros.astype(np.float32)) * steps.astype(np.float32)
     return np.ascontiguousarray(real.transpose(0, 2, 1))

@@ -297,7 +297,7 @@ def _quantize_constant(context: RepairContext, name: str, index: int) -> Change 
 def explain_half_quantized(evidence: NodeEvidence) -> Iterator[Explanation]:
     """Explain which operands of a compute node have no Q/DQ, also if none has."""
     if evidence.node.op in ATTENTIONS:
-        return  # the rule `attention` knows why, and that Q/DQ on the inputs of the operator end a build
+        return  # the rule `attention` gives the reason, and reports that Q/DQ on the operator's inputs end a build
     if evidence.node.op == "Einsum" and len(evidence.node.inputs) > 2:
         yield Explanation(
             reason=f"an Einsum of {count_noun(len(evidence.node.inputs), 'operand')} becomes several matrix products, and Q/DQ cannot be placed between them",
@@ -354,7 +354,7 @@ def candidates_half_quantized(built: BuiltGraph) -> Iterator[Candidate]:
         if not _is_fallback(evidence, verdict):
             continue
         quantized = evidence.any_quantized
-        # What a placement keeps float on purpose is no fallback: INT8 must pay there.
+        # A node that placement keeps float on purpose is not a fallback, so INT8 must bring a gain there.
         meant = bool(evidence.decisions) and not evidence.requested
         has_kernel = not any(explanation.no_kernel for explanation in evidence.explanations)
         if has_kernel and not meant and (quantized or evidence.node.name in islands):
@@ -396,7 +396,7 @@ def _is_users_choice(evidence: NodeEvidence) -> bool:
 def _to_int8(evidence: NodeEvidence, goal: Goal) -> Iterator[Candidate]:
     format_ = FORMATS[evidence.arithmetic.lower()]
     if format_.block is not None:
-        return  # blocks are made by a placement, which knows what divides them
+        return  # placement makes the blocks and knows which sizes divide the axis
     edits = tuple(
         replace(edit, format=format_)
         for operand in evidence.operands
@@ -491,7 +491,7 @@ def _is_int4_activation(product: Product) -> bool:
 
 # --- float_island ----------------------------------------------------------------------------------------------------
 
-# Operators that are followed on either side of a float product.
+# Number of operators that are followed on each side of a float compute node.
 _FARTHEST = 6
 
 

@@ -205,7 +205,7 @@ def match_float_part(flow: Flow, target: Target) -> tuple[list[Product], list[Pr
     ]
     computes = any(
         product.arithmetic for product in layers
-    )  # weights alone in few bits are multiplied as floats
+    )  # with low-bit weights only, the arithmetic is float
     return layers, bare if computes else []
 
 

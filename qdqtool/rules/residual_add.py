@@ -139,7 +139,7 @@ def gates(view: GraphView) -> Iterator[tuple[Node, ...]]:
         chain: list[Node] = []
         tensor = pool.outputs[0]
         for _ in range(_LONGEST_GATE):
-            # Swish reads its input twice, so the chain follows the last consumer while all belong to it.
+            # Swish reads its input twice, so the chain follows the last consumer while all consumers belong to it.
             uses = view.uses(tensor)
             if not uses:
                 break
@@ -355,7 +355,7 @@ def place_residual_stream(view: GraphView, options: PlacementOptions) -> Iterato
 
 # --- gated_shortcut --------------------------------------------------------------------------------------------------
 
-# Activations in a row behind a product, as in Relu6 or a hard sigmoid of several nodes.
+# Largest number of consecutive activations after a compute node, as in Relu6 or a hard sigmoid of several nodes.
 _FARTHEST = 3
 
 

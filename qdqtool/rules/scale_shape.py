@@ -131,7 +131,7 @@ def check_scale_rank(flow: Flow, _target: Target) -> Iterator[Violation]:
         for slot in pair.slots:
             op = flow.view.by_name[slot.node].op
             if op == "Add" and not is_int8(pair):
-                continue  # an FP8 convolution takes no Add along
+                continue  # an FP8 convolution fuses no Add
             if op in SCALAR_SCALE_READERS:
                 yield Violation(
                     node=slot.node,
@@ -247,7 +247,7 @@ def _misfit(flow: Flow, pair: QdqPair) -> str:
     if pair.scale_shape is None or len(pair.scale_shape) != 1 or pair.axis is None or shape is None:
         return ""
     if len(pair.scale) == 1:
-        return ""  # a single one fits any tensor, and its axis means nothing
+        return ""  # a single scale fits any tensor, and its axis has no meaning
     for name in filter(None, (pair.quantize, pair.dequantize)):
         axis = int(flow.view.by_name[name].attribute("axis", 1))
         if not -len(shape) <= axis < len(shape):
@@ -275,7 +275,7 @@ def check_weight_axis(flow: Flow, target: Target) -> Iterator[Violation]:
     """Report weights with scales along the wrong axis if the activation is quantized. Otherwise, any axis is allowed."""
     for product, index, pair in match_weight_axis(flow, target):
         if product.weights_alone is not None or _fits_elsewhere(flow, pair):
-            continue  # of scales that do not fit the axis the rule scale_length speaks
+            continue  # the rule scale_length reports scales that do not fit the axis
         node = product.node
         axis = weight_axis(node, index, len(flow.view.info(node.inputs[index]).shape or ()))
         channel_axis = flow.channel_axis(node, index)
@@ -304,7 +304,7 @@ def fix_weight_axis(context: RepairContext) -> Iterator[Change]:
 
 def _astray(weight: StoredWeight) -> str:
     if weight.reader is None or weight.axis is None or weight.moves:
-        return ""  # where an operator stands between, `weight_path` stores them in front of the product
+        return ""  # if an operator is between them, `weight_path` stores the weights directly before the compute node
     return (
         f"scales along axis {weight.pair.axis} keep {weight.reader.op} in float, it needs axis {weight.axis}"
     )

@@ -189,7 +189,7 @@ _FLOAT = "the node is not fused: the layer after it runs in float"
 def match_scale_computed(flow: Flow) -> Iterator[QdqPair]:
     """Yield the Q/DQ pairs without a constant scale."""
     for pair in flow.pairs:
-        # FP4 has two levels of scales: the first is made of the second, as TensorRT wants it.
+        # FP4 has two levels of scales, as TensorRT requires: the first is dequantized with the second.
         if pair.scale_shape is None and pair.dtype is not DType.FLOAT4 and not _is_dynamic(flow, pair):
             yield pair
 
@@ -358,7 +358,7 @@ def _of_constants(view: GraphView, node: Node) -> str:
             else f"the node has {count_noun(value.size, 'scale')}, but only a scalar is allowed"
         )
     if dtype is DType.FLOAT8_E8M0:
-        return ""  # the rule microscaled says how to store them
+        return ""  # the rule microscaled explains how to store them
     if value.dtype != np.uint8:
         return f"the scales are stored as {_word(dtype)}"
     return _misfit(node, value.shape, view.info(node.inputs[0]).shape, blocks=True)

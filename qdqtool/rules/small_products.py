@@ -266,7 +266,7 @@ def _vectors(node: Node, sizes: Sequence[int]) -> int | None:
         return prod([*sizes[:1], *sizes[2:]])
     if node.op == "MatMul":
         return prod(sizes[:-1])
-    # Another rank is no matrix: onnxruntime and TensorRT refuse it.
+    # Another rank is not a matrix: onnxruntime and TensorRT refuse it.
     return sizes[1 if node.attribute("transA", 0) else 0] if len(sizes) == 2 else None
 
 

@@ -149,12 +149,12 @@ def match_fake_quantize(flow: Flow, target: Target | None) -> Iterator[tuple[Qdq
             and producer.op in PRODUCTS
             and any(is_fused(flow.view, each) for each in readers)
         ):
-            continue  # the rule inside_fusion speaks of these
+            continue  # the rule inside_fusion reports these
         if any(
             belongs_to_plugin(reader.domain) or reader.domain == TRT_DOMAIN or reader.op in ATTENTIONS
             for reader in readers
         ):
-            continue  # the rules plugin and attention report these; TensorRT's own operators may read pairs
+            continue  # the rules plugin and attention report these; TensorRT's own operators may read Q/DQ pairs
         used = any(_can_use(flow, reader, target) for reader in readers)
         if not used and not _is_gated(flow, pair, readers):
             yield pair, readers

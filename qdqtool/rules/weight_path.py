@@ -199,7 +199,7 @@ def explain_dequantization(weight: LoneWeight) -> Iterator[tuple[str, str]]:
             "quantize the input of the Conv too (int8, or fp8 from SM89 on), or keep the Conv float",
         )
     if weight.rows == 1 and weight.size <= _SMALL:
-        return  # a kernel of its own that reads weights of any format, scales and number of columns
+        return  # a separate kernel that reads weights with any format, scales and number of columns
     if weight.format == NVFP4.name:
         yield (
             f"FP4 weights are not dequantized {inside} if the input has more than one row",

@@ -82,7 +82,7 @@ DEVICES: Final[Mapping[str, KnownDevice]] = {
     "cuda": KnownDevice(
         provider="CUDAExecutionProvider",
         instead="onnxruntime-gpu[cuda,cudnn]",
-        # TF32 keeps ten bits of the mantissa; an algorithm that is chosen by its time differs from run to run.
+        # TF32 keeps ten bits of the mantissa; an algorithm chosen by time can differ between runs.
         exact={"use_tf32": "0", "cudnn_conv_algo_search": "HEURISTIC"},
         needs="an NVIDIA GPU",
         one_thread=True,

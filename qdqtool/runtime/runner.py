@@ -185,7 +185,7 @@ def _runner(
         else:
             session = open_session(source, options)
     except failures() as error:
-        # Of the model as it was: between the Casts that round, its blocks are not found any more.
+        # Use the original model: after the rounding Casts are inserted, its blocks are no longer recognized.
         instead = _without_blocks(model, str(error))
         if instead is None:
             raise _trouble("onnxruntime cannot open the model", error, where) from error
@@ -195,7 +195,7 @@ def _runner(
         except failures() as left:
             raise _trouble("onnxruntime cannot open the model", left, where) from left
     if resident_mib() - before >= LARGE >> 20:
-        give_back()  # half of it is what reading and optimizing took
+        give_back()  # half of this memory is only needed to read and optimize the model
     runner = OrtRunner(session, f"{description}, {words} emulated" if words else description, where, at_once)
     if folder is not None:
         weakref.finalize(runner, folder.cleanup)
@@ -251,7 +251,7 @@ def open_rewritten(model: Model, rewrite: Callable[[Path], bool], *, description
         InputFileError: onnxruntime cannot run the model.
     """
     if holds_narrow(model) or current() != CPU:
-        return None  # it would come back without its roundings; kernels of other providers have layouts of their own
+        return None  # the roundings would be removed; kernels of other providers have their own layouts
     with tempfile.TemporaryDirectory(prefix="qdqtool-model-", ignore_cleanup_errors=True) as folder:
         saved = Path(folder) / "optimized.onnx"
         source = Path(folder) / "model.onnx"

@@ -144,10 +144,10 @@ def _in_pieces(
     """Open a session in pieces around operators of plug-ins or operators with a stand-in; None if the model has none."""
     proto = read_whole(model, options.home)
     if options.saved is not None:
-        options.saved.write_bytes(proto.SerializeToString())  # nothing optimizes across the pieces
+        options.saved.write_bytes(proto.SerializeToString())  # no optimization crosses the pieces
     plain = replace(options, home=None, saved=None)
     session: Any = open_in_pieces(proto, used.stand_ins, lambda part: _open_whole(part, plain))
-    return session  # a session, for all that this tool asks of one
+    return session  # has the methods of a session that this tool uses
 
 
 def _open_whole(model: Path | bytes, options: RuntimeOptions) -> onnxruntime.InferenceSession:
@@ -172,7 +172,7 @@ def _open_whole(model: Path | bytes, options: RuntimeOptions) -> onnxruntime.Inf
     except failures() as error:
         if _OPENING not in str(error) or not options.optimized:
             raise
-        # The optimizer may fail on a valid graph, for example if it gives a tensor a name that is taken.
+        # The optimizer may fail on a valid graph, for example if it gives a tensor an existing name.
         plain = session_options(replace(options, optimized=False))
         return onnxruntime.InferenceSession(source, sess_options=plain, providers=chosen)
 
@@ -187,7 +187,7 @@ def _without_weights(model: Path) -> bytes | None:
     proto = parse_in_pieces(model)
     weights = proto.graph.initializer
     if home_of(weights) != model.parent.resolve():
-        return None  # none are in this file, or the file is a link into another folder than that of further weights
+        return None  # this file has no external weights, or the file is a link into another folder than its weights
     for tensor in weights:
         if is_deferred(tensor):
             tensor.CopyFrom(from_home(tensor))
@@ -264,10 +264,10 @@ def session_options(options: RuntimeOptions) -> onnxruntime.SessionOptions:
     settings.inter_op_num_threads = 1
     settings.intra_op_num_threads = options.threads
     settings.use_deterministic_compute = True
-    settings.log_severity_level = 4  # errors are raised; nothing is printed as well
+    settings.log_severity_level = 4  # errors are raised, so do not also print them
     if options.faithful:
         settings.add_session_config_entry("session.disable_quant_qdq", "1")
-        # Threads that wait would keep a processor busy: that doubles the cost of a model of small layers.
+        # Waiting threads would keep a processor busy, which doubles the cost of models with small layers.
         settings.add_session_config_entry("session.intra_op.allow_spinning", "0")
     if not options.optimized:
         settings.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
@@ -541,7 +541,7 @@ def _on_device(source: str | bytes, options: RuntimeOptions) -> onnxruntime.Infe
     else:
         chosen = [(provider.name, settings), CPU.name]
         if provider.name == DEVICES["tensorrt"].provider:
-            chosen.insert(1, DEVICES["cuda"].provider)  # runs what TensorRT does not
+            chosen.insert(1, DEVICES["cuda"].provider)  # runs the nodes that TensorRT does not run
 
     def open_on_device() -> onnxruntime.InferenceSession:
         return onnxruntime.InferenceSession(

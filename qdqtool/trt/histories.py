@@ -90,7 +90,7 @@ class _Places:
         self._nodes: dict[str, set[int]] = defaultdict(set)
         for place, layer in enumerate(layers):
             self._whole[normalize_name(layer.name)].append(place)
-            # A reformat carries the name of the layer that it serves, and holds nothing of it.
+            # A reformat has the name of the layer for which it reformats, and contains no node of it.
             for part in () if layer.name.startswith("Reformat") else parts(layer.name):
                 self._parts[part].add(place)
             for node in layer.onnx_nodes:

@@ -26,7 +26,7 @@ from qdqtool.trt.tensor_formats import dtype_of
 
 Fields = dict[str, Any]
 
-# The first key that is there decides: a format may name another type than a type field nobody knows.
+# The first existing key decides: a format may name another type than an unknown type field.
 _TYPE_KEYS = ("Datatype", "DataType", "Format/Datatype", "Format")
 _FORMAT_KEYS = ("Format", "Format/Datatype")
 _OWN_FIELDS = frozenset({"Name", "LayerType", "Inputs", "Constants", "Outputs", "TacticName", "StreamId"})
@@ -130,7 +130,7 @@ def simple_fields(text: str) -> Fields:
 
 @lru_cache(maxsize=4096)
 def _known_fields(text: str) -> Fields:
-    # Layers and tensors of one engine are described in the same few words, and so are those of the next run of a log.
+    # The layers and tensors of all engines in a log are described with the same few words.
     return _fields_of(text)
 
 

@@ -19,8 +19,8 @@ from qdqtool.core.engine import Certainty, Engine, EngineLayer, Role
 # --- metadata --------------------------------------------------------------------------------------------------------
 # ONNX node names in the Metadata field of a layer.
 #
-# Items look like `[ONNX Layer: name]` and are joined by U+001E or U+001F, or by nothing in some releases. TensorRT for
-# RTX marks what became of a node behind the bracket: `[ONNX Layer: name]__gemm_from_conv1x1`.
+# Items look like `[ONNX Layer: name]` and are joined by U+001E or U+001F, or directly in some releases. TensorRT for
+# RTX writes a node's new form after the bracket: `[ONNX Layer: name]__gemm_from_conv1x1`.
 
 
 _START = "[ONNX Layer: "
@@ -106,11 +106,11 @@ def _without_pointwise(name: str) -> str:
 
 
 # --- join ------------------------------------------------------------------------------------------------------------
-# Which engine layers hold which ONNX node.
+# Finds the engine layers of each ONNX node.
 #
-# Metadata says it for nearly every layer, but it says too much: a convolution is also named by the kernel that quantizes
-# its input and by the one that holds its bias. So a node belongs to the compute layers among those that name it.
-# Where Metadata is silent the layer's own name is read: `A+B_myl0_3` (TensorRT for RTX), `A + B`, `A || B`, `PWN(A)`.
+# Metadata names the nodes of nearly every layer, but also of others: the kernel that quantizes a convolution's input
+# and the kernel with its bias name the convolution too. So a node belongs to the compute layers among those that name
+# it. Without Metadata, the layer's own name is read: `A+B_myl0_3` (TensorRT for RTX), `A + B`, `A || B`, `PWN(A)`.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -185,7 +185,7 @@ def tensor_cores(tactic: str) -> bool | None:
 
 @lru_cache(maxsize=4096)
 def _types_in_name(tactic: str) -> tuple[DType | None, DType | None, bool | None]:
-    # An engine has few kernels under many layers, and a log many engines.
+    # An engine has few kernels for many layers, and a log may have many engines.
     exact = _XMMA.search(tactic)
     spelled = _MATH[exact[1]] if exact else None
     hinted = next((dtype for dtype, pattern in _HINTS if pattern.search(tactic)), None)
@@ -255,7 +255,7 @@ def _operation(name: str) -> str:
 def _types(name: str) -> str:
     match = _TYPES.search(name)
     if match:
-        # in, out, as multiplied, accumulator, epilogue
+        # types of input, output, multiplication, accumulator, epilogue
         a, b, c, d, e = (_WORDS.get(match[key], match[key]) for key in "abcde")
         return f"{a} in, {b} out, multiplied as {c}, {d} accumulator, {e} epilogue"
     words = next((words for part, words in _OLD_TYPES if part in name), "")

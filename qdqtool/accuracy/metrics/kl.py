@@ -11,7 +11,7 @@ import numpy as np
 from qdqtool.accuracy.metric import Distance, Floats, Reading
 from qdqtool.accuracy.task import class_rows
 
-# Keeps the logarithm of an empty bin finite; below what FP32 probabilities resolve.
+# Keeps the logarithm of an empty bin finite; smaller than the resolution of FP32 probabilities.
 _TINY = 1e-12
 
 

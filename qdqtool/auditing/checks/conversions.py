@@ -309,7 +309,7 @@ def _action_and_fix(context: AuditContext, layer: EngineLayer) -> tuple[str, str
         cast = nodes.get("Cast")
         fix = f"give both sides of the model's {cast} the same type, and remove it" if cast else _AGREE
         return f"casts {source.dtype} to {target.dtype}", fix
-    # A merged kernel can write a copy and a part at once.
+    # A merged kernel can write a whole copy and a part of a tensor at once.
     if any(map(context.wiring.in_parts, layer.outputs)):
         beside = target.dtype.is_float and any(kernel.precision.is_quantized for kernel in context.kernels)
         return f"copies its part of a {target.dtype} concatenation", _FLOAT_PART if beside else _IN_PLACE

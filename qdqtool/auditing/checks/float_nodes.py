@@ -102,7 +102,7 @@ def find_unrequested_float(context: AuditContext) -> Iterator[RawFinding]:
     for case, verdict in zip(context.cases, context.verdicts, strict=True):
         if verdict.requested or verdict.precision.is_quantized or verdict.verdict is Verdict.ABSORBED:
             continue
-        defeated = verdict.realised == FLOAT or verdict.realised.endswith(BEFORE)  # told by another check
+        defeated = verdict.realised == FLOAT or verdict.realised.endswith(BEFORE)  # another check reports it
         if case.weights_alone or (verdict.asked.endswith("-weights") and (verdict.is_as_asked or defeated)):
             continue
         yield RawFinding(
@@ -190,7 +190,7 @@ def find_float_shortcut(context: AuditContext) -> Iterator[RawFinding]:
     for slot, tensor, shared in _float_shortcuts(context.view, context.placement):
         cause = why_float(slot, context.placement)
         if cause is not None:
-            # Only the name of the input differs between Adds that no rule asks to quantize.
+            # For Adds that no rule asks to quantize, only the input's name differs.
             reason, fix = (text.replace(str(slot), "this input") for text in (cause.reason, cause.fix))
             groups[shared, replace(cause, reason=reason, fix=fix)].append((slot, tensor))
     for (shared, cause), shortcuts in groups.items():

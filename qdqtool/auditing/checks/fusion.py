@@ -233,7 +233,7 @@ def _alike(layer: EngineLayer) -> _Alike | None:
         return None
     largest = max(weights, key=lambda shape: shape[0] * shape[1] * shape[2] * shape[3])
     if not layer.precision.is_quantized:
-        return None  # no scale keeps float convolutions apart
+        return None  # float convolutions have no scales that could differ
     return layer.inputs[0].name, str(layer.precision), largest[1:], layer.outputs[0].shape[2:]
 
 

@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 
 # --- crashes ---------------------------------------------------------------------------------------------------------
-# Explains why a native builder crashed: the most likely cause, and a way to avoid it.
+# Explains a crash of a native builder: the most likely cause, and a way to avoid it.
 #
-# The native builder of TensorRT for RTX ends with a signal on some models; what does it was found by experiment:
-# a Q/DQ scale that the graph computes (SIGSEGV), chains of thousands of pointwise nodes (SIGSEGV: the stack is used
-# up), and an integer division by a constant zero (SIGFPE). The suspect is looked up in the model.
+# The native builder of TensorRT for RTX ends with a signal on some models. Experiments showed three causes: a Q/DQ
+# scale that the graph computes (SIGSEGV), chains of thousands of pointwise nodes (SIGSEGV: the stack is full), and an
+# integer division by a constant zero (SIGFPE). The model is searched for them.
 
 
 INTEGER_DIVISIONS = frozenset({"Div", "Mod"})

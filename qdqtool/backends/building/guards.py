@@ -16,7 +16,7 @@ from qdqtool.backends.flags import PRECISIONS, Flag
 from qdqtool.core.tensors import DType
 
 # --- facts -----------------------------------------------------------------------------------------------------------
-# Facts about a model that the guards of a build need.
+# Facts about a model that the checks before a build need.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -38,8 +38,8 @@ as a dump or JSON.
 # --- cache -----------------------------------------------------------------------------------------------------------
 # Cache of finished builds by digest: one build per model, targets, flags, builder and release.
 #
-# An entry is a folder named by the digest, moved into place in one step. Its files are checked before use: an entry
-# that was cut short or changed counts as absent.
+# An entry is a folder named by the digest, moved into place in one step. Its files are checked before use: an
+# incomplete or changed entry counts as absent.
 
 
 _INDEX = "digests.json"
@@ -215,9 +215,9 @@ def _usual_cache() -> Path | None:
 # --- retry -----------------------------------------------------------------------------------------------------------
 # Repeats a build without the Q/DQ of a node that has no kernel, a limited number of times.
 #
-# "Could not find any implementation for node X" is what TensorRT says when no kernel fits the precisions around X;
-# taking the Q/DQ off X's inputs lets it run in float. Every node given up is reported, and the model that was built in
-# the end is kept beside the engine.
+# TensorRT prints "Could not find any implementation for node X" if no kernel fits the precisions around X. Without
+# Q/DQ on its inputs, X runs in float. Every such node is reported, and the model that was finally built is kept beside
+# the engine.
 
 
 MODEL = "model.retried.onnx"

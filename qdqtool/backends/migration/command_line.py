@@ -66,7 +66,7 @@ MIGRATION = Artefact(kind="migration", schema=1, type=Migration)
 
 
 # --- fates of flags --------------------------------------------------------------------------------------------------
-# What became of trtexec's flags on the way to 11.
+# What replaced trtexec's flags until release 11.
 #
 # Sources: trtexec's own help of 8.6, 10.x and 11.x, and the Python bindings of 8.6.1, 10.9, 10.16, 11.0 and 11.4 (for
 # tactic sources and preview features).
@@ -187,7 +187,7 @@ GONE_PREVIEWS = frozenset(
 
 
 # --- commands that change the model ----------------------------------------------------------------------------------
-# The commands that write into the model what trtexec's flags said before 11, in their order.
+# Commands that write into the model what trtexec's flags requested before release 11, in order.
 
 FLOATS = frozenset({"fp32", "fp16", "bf16"})
 _WIDE = frozenset({"fp32"})
@@ -254,7 +254,7 @@ def _all_half(flags: Sequence[Flag]) -> bool:
 
 
 # --- qdqtool's options -----------------------------------------------------------------------------------------------
-# The same in qdqtool's own words: which option takes a flag of trtexec's place, and whole command lines translated.
+# Translation to qdqtool: the option for each flag of trtexec, and whole command lines.
 
 Stage = Literal["build", "run"]
 
@@ -463,7 +463,8 @@ def _keep_float(flag: Flag) -> str:
     if not named_layers(flag):
         return "Q/DQ sets INT8: nothing if the model has Q/DQ; otherwise qdqtool run MODEL --samples SAMPLES --out RUN"
     if "*" in named_layers(flag):
-        # The wildcard is for every layer without an entry of its own: it says the type of the model, and excludes none.
+        # The wildcard applies to every layer without its own entry. It gives the type of the model and excludes no
+        # layer.
         return "the wildcard is the type of the whole model: qdqtool convert MODEL -o HALF, and Q/DQ for INT8"
     quantized = (
         f"exclude them from INT8: qdqtool run MODEL --set {shlex.quote(exclusion(named_layers(flag)))}"

@@ -15,10 +15,10 @@ from qdqtool.errors import InputFileError, UsageError
 from qdqtool.io.files import read_at_most, require_file, unreadable
 
 # --- fates of the API ------------------------------------------------------------------------------------------------
-# What became of TensorRT's Python API on the way to 11.
+# What replaced TensorRT's Python API until release 11.
 #
-# Source: the classes and attributes of the bindings of 8.6.1, 10.9, 10.16, 11.0 and 11.4. Names that other libraries use
-# too (`precision`, `execute`) count only in a place where TensorRT's are meant.
+# Source: the classes and attributes of the bindings of 8.6.1, 10.9, 10.16, 11.0 and 11.4. Names that other libraries
+# also use (`precision`, `execute`) count only where they belong to TensorRT.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -340,7 +340,7 @@ _CACHE = re.compile(rb"TRT-(?P<release>\d+)-(?P<kind>\w+)\r?\n")
 _BANNER = re.compile(r"^&&&& RUNNING TensorRT\.trtexec(?: \[[^\]]*\])* # (?P<command>.*)$", re.MULTILINE)
 _HEAD = 1 << 16
 """Bytes at the start of a file that are read to detect its kind."""
-# A folder given by mistake, such as a home, must not be searched for ever.
+# A wrong folder, such as a home folder, must not be searched forever.
 _MOST_FILES = 10_000
 
 

@@ -153,7 +153,7 @@ class NativeBuilder:
 
     def _order(self, request: BuildRequest, model: Path, drafts: Path) -> dict[str, Any]:
         flags = parse_flags(request.flags)
-        # TensorRT for RTX keeps the model's types whatever is asked: there is nothing to guard.
+        # TensorRT for RTX always keeps the model's types, so no check is needed.
         facts = None if self._library.portable else asdict(facts_of(request.model))
         return {
             "module": self._library.module,

@@ -258,7 +258,7 @@ def _compatibility(trt: Any, config: Any, flag: Flag) -> None:
 
 
 def _sparsity(trt: Any, config: Any, flag: Flag) -> None:
-    if flag.value in {"enable", "force"}:  # the weights were overwritten before the model came here
+    if flag.value in {"enable", "force"}:  # for "force" the weights were made sparse before
         _builder_flag("SPARSE_WEIGHTS")(trt, config, flag)
     elif flag.value != "disable":
         raise refused_flag(flag, "choose disable, enable or force")

@@ -36,7 +36,7 @@ from qdqtool.platform import peak_mib
 # The ONNX parser's errors as plain values.
 
 
-# A parser may repeat one mistake for every node; two hundred tell what is wrong.
+# A parser may repeat one mistake for every node; 200 errors are enough.
 _MOST = 200
 
 
@@ -101,7 +101,7 @@ def _reader(parent: Any, content: bytes) -> Any:
         """A calibrator that gives the builder a calibration cache, but no calibration data."""
 
         def __init__(self) -> None:
-            # The native base must be initialised by name: a cooperative call crashes the library.
+            # Call the native base class by name: super().__init__ crashes the library.
             parent.__init__(self)
 
         def get_batch_size(self) -> int:
@@ -158,7 +158,7 @@ def build(trt: Any, request: dict[str, Any], tell: Tell) -> dict[str, Any]:
         profiles = _profile_entries(network, request["profiles"])
         _add_profiles(builder, config, profiles)
         timing_cache = read_timing_cache(config, flags)
-        # The config keeps neither of them alive.
+        # The config does not keep them alive.
         alive = (attach_cache(trt, config, flags), _attach_monitor(trt, config, tell))
         plan = builder.build_serialized_network(network, config)
         del alive, parser

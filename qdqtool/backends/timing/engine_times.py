@@ -22,8 +22,8 @@ from qdqtool.errors import BuildError, MissingPackage, UsageError
 # --- clock -----------------------------------------------------------------------------------------------------------
 # Times an engine through the Python package that built it: GPU compute time between two CUDA events.
 #
-# Inputs stay on the GPU, so transfers are not part of the time. Works for TensorRT 8.6 to 11 and TensorRT for RTX, which
-# share these calls (named tensors, `execute_async_v3`); no CUDA graph is used here, trtexec can (`--via trtexec`).
+# Inputs stay on the GPU, so the time contains no transfers. Works for TensorRT 8.6 to 11 and TensorRT for RTX, which
+# share these calls (named tensors, `execute_async_v3`). It uses no CUDA graph; trtexec can (`--via trtexec`).
 
 _DTYPES = {
     "FLOAT": np.float32,
@@ -227,7 +227,7 @@ def _profiler(trt: Any) -> Any:
 
 
 # --- CUDA driver API -------------------------------------------------------------------------------------------------
-# The few calls of the CUDA driver API that timing an engine takes, by ctypes: memory, a stream, events.
+# The few calls of the CUDA driver API that are needed to time an engine, through ctypes: memory, a stream, events.
 #
 # Source of names and signatures: the CUDA driver API reference (cuda.h); handles are pointers, device addresses 64 bits.
 

@@ -183,9 +183,10 @@ def take_turns(clocks: Sequence[Clock], effort: Effort, on_turn: OnTurn | None =
 # --- faster ----------------------------------------------------------------------------------------------------------
 # Compares two measured candidates: is B faster than A, by how much, and how certain is the result?
 #
-# Both were measured in the same rounds, one right after the other, so each round gives one ratio of medians that slow
-# drift (heat, clocks) hardly touches. The speed-up is the geometric mean of these ratios; its 95 % interval is Student's
-# for the mean of their logarithms. Two candidates of equal speed are called different about once in twenty times.
+# Both were measured in the same rounds, directly one after the other. So each round gives one ratio of medians, which
+# slow drift (heat, clocks) hardly changes. The speed-up is the geometric mean of these ratios; its 95 % interval is
+# Student's for the mean of their logarithms. About one in twenty comparisons of two equally fast candidates reports a
+# difference.
 
 
 Answer = Literal["faster", "slower", "no difference shown", "bound by launches"]

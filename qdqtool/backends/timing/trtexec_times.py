@@ -68,7 +68,7 @@ class TrtexecClock:
                 Flag(name="exportTimes", value=str(times)),
             ]
             self._run([*counts, *self._wishes()])
-            # trtexec ends its last batch of runs: it may have a few more times than asked for.
+            # trtexec finishes its last batch of runs, so there may be a few more times than requested.
             return compute_times(times)[:iterations]
 
     def profile(self) -> tuple[LayerTime, ...]:
@@ -108,7 +108,7 @@ class TrtexecClock:
 
 
 # --- times and profiles ----------------------------------------------------------------------------------------------
-# trtexec's own files of times and profiles: read, and written so that other tools take them for trtexec's.
+# Reads trtexec's files of times and profiles, and writes such files for other tools.
 #
 # Times (--exportTimes): a list of objects with startComputeMs, endComputeMs, computeMs, latencyMs and more. Profile
 # (--exportProfile): a list that starts with {"count": n}, then name, timeMs, averageMs, medianMs and percentage per

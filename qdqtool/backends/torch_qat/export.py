@@ -52,7 +52,7 @@ def export(flat: fx.GraphModule, inputs: Inputs, path: Path, *, exporter: str, o
     with TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as folder:
         draft = Path(folder) / path.name
         export(draft)
-        # The exporters scatter large weights over many files; ours puts them into one.
+        # The exporters write large weights into many files; this puts them into a single file.
         write(load(draft), path, step="qat export")
 
 
@@ -97,7 +97,7 @@ def _legacy(flat: fx.GraphModule, inputs: Inputs, draft: Path, opset: int) -> No
         output_names=outputs,
         dynamic_axes={name: {0: "batch"} for name in [*names, *outputs]},
         do_constant_folding=False,
-        # PRESERVE of a network in evaluation mode: unlike EVAL it renames no weights and fuses nothing.
+        # PRESERVE with a network in evaluation mode: unlike EVAL, it renames no weights and fuses nothing.
         training=torch.onnx.TrainingMode.PRESERVE,
     )
 
@@ -119,7 +119,7 @@ def _dynamo(flat: fx.GraphModule, inputs: Inputs, draft: Path, opset: int) -> No
         scopes = _scopes(node.metadata_props.get("pkg.torch.onnx.name_scopes", ""))
         if scopes:
             node.name = f"/{scopes[0]}/{node.op_type}_{number}"
-    # A convolution without a bias gets a computed one, which would keep BatchNormalization from being folded into it.
+    # A convolution without a bias would get a computed one, and BatchNormalization could not be folded into it.
     optimizer: Any = need("onnxscript.optimizer")
     optimizer.fold_constants(program.model)
     optimizer.remove_unused_nodes(program.model)

@@ -19,8 +19,8 @@ from qdqtool.errors import UsageError
 # --- attention -------------------------------------------------------------------------------------------------------
 # Expands scaled_dot_product_attention into its two MatMuls, so that both are trained and exported in the same way.
 #
-# As one step torch would run it in float, and the slots of its products would have no quantizer. The scale multiplies the
-# scores and not the queries: then the pairs of Q and DQ sit directly after the projections.
+# As a single step, torch would run it in float, and the inputs of its products would have no quantizers. The scale
+# multiplies the scores and not the queries, so that Q/DQ pairs are directly after the projections.
 
 
 _CALLS = {functional.scaled_dot_product_attention, torch.ops.aten.scaled_dot_product_attention.default}
@@ -57,17 +57,17 @@ def _scale_scores(scores: torch.Tensor, query: torch.Tensor, scale: float | None
 
 
 def _mask_scores(scores: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    # The smallest float and not -Inf: a row that is masked whole would become NaN.
+    # The lowest float instead of -Inf: a completely masked row would become NaN.
     if mask.dtype == torch.bool:
         return scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
     return scores + mask
 
 
 # --- exported --------------------------------------------------------------------------------------------------------
-# Records networks that torch.fx cannot trace with torch.export, and gives layers their weights back.
+# Records networks that torch.fx cannot trace with torch.export, and returns the weights to their layers.
 #
-# torch.export follows branches and loops over shapes, which it fixes, and lists the weights as constants of the graph.
-# Training needs them at the layer that uses them, where quantizers look for them.
+# torch.export follows branches and loops over shapes, fixes the shapes, and lists the weights as constants of the
+# graph. Training and quantizers need the weights in the layers that use them.
 
 
 _ATEN = torch.ops.aten
@@ -123,7 +123,7 @@ def record(
     plain = fx.Graph()
     values: dict[fx.Node, fx.Node] = {}
     result = plain.graph_copy(recorded.graph, values)
-    # Of lists and dicts the recorded graph holds the leaves only; the structure is its own code's work.
+    # The recorded graph holds only the leaves of lists and dicts; its generated code handles the structure.
     spec = program.call_spec.out_spec
     plain.output(result if spec is None else plain.call_function(_find_structure(spec), (result,)))
     return fx.GraphModule(recorded, plain)
@@ -295,7 +295,7 @@ class _Around(fx.Tracer):
 def _untraceable(model: nn.Module, defaults: dict[str, Any]) -> set[nn.Module]:
     """Return the innermost modules that torch.fx cannot trace, or `model` itself."""
     whole: set[nn.Module] = set()
-    # Children come after their parents, so the other way round an inner module is known before an outer one is tried.
+    # Children come after their parents: in reverse order, each inner module is handled before its outer module.
     for module in reversed(list(model.modules())):
         tracer = _Around(whole)
         if next(module.children(), None) is None and tracer.is_leaf_module(module, ""):
@@ -317,7 +317,7 @@ def _name_modules(traced: fx.GraphModule) -> fx.GraphModule:
     for node in traced.graph.nodes:
         node.meta = {}
         if node.op != "placeholder" and hasattr(fx.GraphModule, node.name):
-            # A step called `to` or `float` would hide a method of the module that holds it.
+            # A step called `to` or `float` would hide a method of its module.
             node.name = f"{node.name}_step"
         target = str(node.target)
         if node.op == "get_attr":
@@ -346,7 +346,7 @@ def _own(module: nn.Module, calls: int, *, first: bool) -> nn.Module:
         return module
     if next(module.parameters(), None) is None and next(module.buffers(), None) is None:
         return copy.deepcopy(module)
-    # Through a bound method the module leaves no scope of its own, which would name all calls alike.
+    # A call through a bound method records no scope of its own: a scope would give all calls one name.
     shared = Step(module.forward)
     if first:
         # Registered once, so that a checkpoint holds its weights once.
@@ -408,7 +408,7 @@ def map_tensors(value: Any, change: Callable[[torch.Tensor], Any]) -> Any:
     if isinstance(value, torch.Tensor):
         return change(value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type) and not isinstance(value, Mapping):
-        # A copy and not `replace`, which would run __post_init__ again.
+        # A copy instead of `replace`, which would run __post_init__ again.
         result = copy.copy(value)
         for field in dataclasses.fields(value):
             object.__setattr__(result, field.name, map_tensors(getattr(value, field.name), change))

@@ -55,7 +55,7 @@ class QatModel(nn.Module):
         self.sites: Sites = locate(placement, view, flat)
         self.student = make_student(flat, self.sites.placed, placement, None, engine, learn=learn)
         self.network = self.student.network
-        # In a tuple, so that the float network's weights are not registered a second time.
+        # In a tuple, so that torch does not register the float network's weights twice.
         self._flat = (flat,)
         self.table: CalibrationTable | None = None
         self._norms_frozen = False

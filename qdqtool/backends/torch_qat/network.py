@@ -72,7 +72,7 @@ class EpochJournal:
 
     def _draw(self, epoch: Epoch) -> None:
         if self._board is None:
-            # What an interrupted training drew of this epoch and beyond is not shown twice.
+            # Hide the points that an interrupted training already wrote for this epoch and later ones.
             self._board = self._writer(str(self._folder / "tensorboard"), purge_step=epoch.number)
         self._board.add_scalar("score", epoch.score, epoch.number)
         self._board.add_scalar("learning_rate", epoch.learning_rate, epoch.number)
@@ -135,7 +135,7 @@ class Network:
         inputs, _ = self.train.first()
         self.traced: Traced = trace(module, inputs, options, self.train.where)
         self._try(inputs)
-        # What is distilled from is the network as it came: calibration corrects biases, and training moves weights.
+        # Distillation uses the original network: calibration corrects biases, and training changes weights.
         self._teacher = copy.deepcopy(self.flat)
 
     @property

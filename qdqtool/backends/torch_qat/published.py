@@ -127,7 +127,7 @@ def _torchvision(request: dict[str, Any]) -> None:
 
 
 def _whole(request: dict[str, Any]) -> dict[str, Any]:
-    # without trained weights these networks start by a random search that takes half a minute
+    # without trained weights, these networks begin with a random search that takes half a minute
     return (
         {"init_weights": False}
         if request["weights"] and request["name"] in {"googlenet", "inception_v3"}
@@ -151,7 +151,7 @@ def _read_state(path: Path) -> Any:
         return torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError:
         raise
-    except Exception as error:  # each kind of file has kinds of errors of its own
+    except Exception as error:  # each file format has its own kinds of errors
         raise _UnreadableWeightsError(path, error) from error
 
 
@@ -196,11 +196,11 @@ def _transformers(request: dict[str, Any]) -> None:
             folder, local_files_only=True, dtype=torch.float32
         )
     except Exception:
-        # The library does not name the file, and an end of file has no words at all.
+        # The library does not name the file, and an EOFError has no text.
         for path in sorted((*folder.glob("*.safetensors"), *folder.glob("*.bin"))):
             _read_state(path)
         raise
-    network.config.use_cache = False  # a cache would be one more output for every layer
+    network.config.use_cache = False  # a cache would add an output for every layer
     example = _example(transformers, folder, network.eval())
     with torch.no_grad():
         results = network(**example)

@@ -42,17 +42,17 @@ class QuantizedWeight(nn.Module):
         owner: bool,
     ) -> None:
         super().__init__()
-        # Not in the checkpoint: both follow from the layer.
+        # Not saved in checkpoints, because both follow from the layer.
         places = None if layout is None else torch.from_numpy(np.ascontiguousarray(layout))
         self.register_buffer("_places", places, persistent=False)
         back = None if places is None else torch.argsort(places.flatten(), stable=True)
-        # The zeros come first; behind them stands the place of every element, in the layer's order.
+        # Zeros come first, then the position of every element in the layer's order.
         back = None if back is None else back[back.numel() - layer.weight.numel() :]
         self.register_buffer("_back", back, persistent=False)
         self.layer = layer
         if owner:
             self.quantizer = quantizer
-        # In tuples, so that no parameter is registered twice: formats without pointers (safetensors) refuse that.
+        # In tuples, so that no parameter is registered twice, which formats without pointers (safetensors) refuse.
         self._quantizer = (quantizer,)
         self._norm = (norm,)
 
@@ -82,7 +82,7 @@ class QuantizedWeight(nn.Module):
         factor = gain / torch.sqrt(norm.running_var + norm.eps)
         factor = torch.where(factor.abs() < 1e-12, torch.full_like(factor, 1e-12), factor)
         if isinstance(self.layer, TRANSPOSED):
-            # [inputs, outputs/group, ...]: each group has outputs of its own.
+            # [inputs, outputs/group, ...]: each group has its own outputs.
             groups, inputs = self.layer.groups, raw.shape[0]
             factor = factor.reshape(groups, -1).repeat_interleave(inputs // groups, 0)
             return factor.reshape(*factor.shape, *(1 for _ in range(raw.ndim - 2)))
@@ -173,7 +173,7 @@ def make_student(
         _place(network, site, name, quantizers[name], flat)
     network.graph.lint()
     network.recompile()
-    # Layers that are now inside a quantized one would appear twice in a checkpoint.
+    # Layers that are now inside a quantized layer would appear twice in a checkpoint.
     network.delete_all_unused_submodules()
     student = QuantizedModel(
         network=network, quantizers=quantizers, tensors=tensors, engine=engine, learns=learn
@@ -235,7 +235,7 @@ def _place(
     if not site.source:
         norm = flat.get_submodule(site.norm) if site.norm else None
         layer = QuantizedWeight(flat.get_submodule(site.step), quantizer, norm, site.layout, owner=not path)
-        # The name of the step too, because tied weights have one quantizer and several layers.
+        # Also the name of the step, because tied weights have one quantizer and several layers.
         step.target = f"{name}_{site.step}"
         network.add_submodule(str(step.target), layer)
         return
@@ -277,8 +277,8 @@ def shift_biases(flat: fx.GraphModule, shifts: Iterable[NodeShift], owners: Mapp
             continue
         module: Any = flat.get_submodule(owners[entry.node])
         shift = torch.tensor(entry.shift, dtype=torch.float32)
-        # The graph has a transposed convolution, or the one in front of a BatchNorm, as a Conv with every place between its
-        # steps as a channel of its own; the bias is of all places.
+        # In the graph, a transposed convolution or the convolution before a BatchNorm is a Conv whose channels are the
+        # positions between two steps; all positions share the bias.
         outputs = getattr(module, "num_features", None) or getattr(module, "out_channels", len(shift))
         shift = shift.reshape(outputs, -1).mean(1)
         if module.bias is None:

@@ -112,13 +112,14 @@ def from_first(make: Callable[[], T]) -> T:
 # --- choice ----------------------------------------------------------------------------------------------------------
 # Chooses the epoch whose weights are kept when validation scores are noisy.
 #
-# A score on 200 samples is uncertain by more than a point, so the best of 15 epochs is the luckiest one: in the example
-# on digits the second epoch, by chance as good as any on the validation samples, is three points worse on the test samples
-# than the last. Scores are therefore smoothed over three epochs, and of those within one standard error of the best the
-# latest is kept, because it has trained longest and, at the end of a schedule, with the smallest steps.
+# A score on 200 samples is uncertain by more than a point, so the best of 15 epochs is often only the luckiest. In the
+# digits example, the second epoch is by chance as good as any other on the validation samples, but three points worse
+# than the last epoch on the test samples. So scores are smoothed over three epochs. Among the epochs within one
+# standard error of the best, the latest is kept: it has trained longest and, at the end of a schedule, with the
+# smallest steps.
 
 
-# Epochs whose scores are averaged: a single lucky one is not chosen.
+# Number of epochs whose scores are averaged, so that no single lucky epoch is chosen.
 _WINDOW = 3
 
 
@@ -325,7 +326,8 @@ class _TrainingRun:
         record = Epoch(number=self.epoch, loss=loss, score=score, learning_rate=rate, seconds=seconds)
         self.records.append(record)
         folder, key = self.lesson.folder, self.lesson.key
-        # An epoch that is kept in the end was already kept when it ended: later ones only raise the best score.
+        # The epoch that is finally kept was already kept when it ended, because later epochs only raise the best
+        # score.
         if kept_epoch(self.records, self._noise()) == self.epoch:
             write(folder / BEST, key, {"epoch": self.epoch, "network": self.network.state_dict()})
         state: dict[str, Any] = {

@@ -27,7 +27,7 @@ from qdqtool.io import child
 from qdqtool.io.files import unwritable
 
 # --- build -----------------------------------------------------------------------------------------------------------
-# Builds by running trtexec, and keeps what it says and writes.
+# Builds with trtexec, and keeps its log and files.
 
 
 class TrtexecBuilder:
@@ -129,7 +129,7 @@ def _size(path: Path) -> int:
 
 
 # --- command line ----------------------------------------------------------------------------------------------------
-# Puts a build's command line together for one particular trtexec.
+# Assembles the command line for one version of trtexec.
 
 _OURS = frozenset(
     {"onnx", "saveEngine", "loadEngine", "exportLayerInfo", "minShapes", "optShapes", "maxShapes"}
@@ -175,8 +175,8 @@ def _list_wished_flags(program: Program, drafts: Path) -> Iterable[Flag]:
 
 def _shapes(profiles: tuple[InputProfile, ...], program: Program) -> Iterable[Flag]:
     """Yield the flags of each optimization profile, in order: its number (if several) and its shapes."""
-    # trtexec takes the values of inputs that shapes are computed from with the shapes, and refuses those of other inputs:
-    # its log names them (cause "shape-input").
+    # trtexec takes the values of shape inputs together with the shapes, and refuses the values of other inputs. Its
+    # log names them (cause "shape-input").
     profiles = tuple(profile for profile in profiles if not profile.is_value)
     numbers = sorted({profile.number for profile in profiles})
     if len(numbers) > 1:
@@ -191,7 +191,7 @@ def _shapes(profiles: tuple[InputProfile, ...], program: Program) -> Iterable[Fl
 
 
 # --- listener --------------------------------------------------------------------------------------------------------
-# Listens to trtexec while it builds: what it complains of, how far it is, for which GPU.
+# Reads trtexec's output during a build: errors, progress, and GPU.
 
 _PREFIX = re.compile(
     r"^(?:\[[\d/:\-. ]+\] )?(?:\[TRT\] )?\[(?P<severity>[VIWEF])\] (?:\[TRT\] )?(?P<message>.*)"
@@ -210,7 +210,7 @@ _STEPS = (
     ("timing kernels", re.compile(r"Computing costs for")),
     ("finishing", re.compile(r"Engine generation completed|Total Activation Memory")),
 )
-# A build may repeat one error for every tactic; two hundred tell what is wrong.
+# A build may repeat one error for every tactic; 200 errors are enough.
 _MOST = 200
 
 

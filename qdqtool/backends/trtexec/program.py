@@ -22,7 +22,7 @@ _DEFINITION = re.compile(r"^\s*(--[A-Za-z][\w-]*(?:=\S*)?(?:,\s*--[A-Za-z][\w-]*
 _NAME = re.compile(r"--([A-Za-z][\w-]*)")
 _MOST_HELP = 20_000
 """Largest number of lines that are read from the help text."""
-# Seconds; the first start loads libraries of gigabytes, from a network disk perhaps.
+# Seconds; the first start loads gigabytes of libraries, maybe from a network disk.
 _PATIENCE_S = 60.0
 
 

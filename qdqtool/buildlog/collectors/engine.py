@@ -308,11 +308,11 @@ def _float(text: str) -> float | None:
 
 
 # --- diagnosis of a performance summary ------------------------------------------------------------------------------
-# What a performance summary means, in words.
+# Explains a performance summary in words.
 #
-# Latency is transfer to the device, GPU compute and transfer back; throughput is queries over wall time. The GPU waits
-# when throughput is far below one over GPU compute time: because enqueueing takes longer than computing, because
-# transfers do, or because the host pauses between queries.
+# Latency is transfer to the device, GPU compute time and transfer back; throughput is queries per wall time. If
+# throughput is far below 1 / GPU compute time, the GPU waits: enqueueing or transfers take longer than computing, or
+# the host pauses between queries.
 
 BUSY = 0.9
 """Smallest share of wall time in GPU compute for which the GPU counts as busy."""

@@ -73,7 +73,7 @@ class NetworkCollector:
         self._nodes.append((line, name, op))
 
     def _take(self, _line: int, node: str, tensors: str) -> None:
-        # Excerpts may show the inputs of a node whose block does not begin.
+        # Excerpts may show the inputs of a node without the beginning of its block.
         if node.startswith(self._name):
             self._takes[len(self._nodes) - 1] = tensors
 

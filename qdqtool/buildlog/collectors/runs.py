@@ -14,7 +14,7 @@ from qdqtool.core.buildlog import OnnxHeader, Phase
 from qdqtool.core.target import packed_release
 
 # --- identity --------------------------------------------------------------------------------------------------------
-# Who ran: front end, version, command, verdict.
+# The program of a run: front end, version, command, verdict.
 
 
 _VERSION = re.compile(r"TensorRT v(\d{4,6})")
@@ -25,7 +25,7 @@ _EXECUTABLE = re.compile(r"[^-].{0,260}?\.exe\b\"?")
 _QUOTED = re.compile(r"[\"'\\]|\.exe\b|#")
 _HARNESS = re.compile(r"(?:^|/)harness_\w+")
 _DOTTED = re.compile(r"\d{1,3}(?:\.\d{1,5}){1,4}")
-# A command line is no longer; what is, was a whole log without line ends.
+# Maximum length of a command line; longer text is a log that lost its line ends.
 _LONGEST_COMMAND = 1 << 16
 
 
@@ -115,7 +115,7 @@ class IdentityCollector:
         try:
             if _WINDOWS.search(self.command) is None:
                 return tuple(shlex.split(self.command))
-            # The program may stand in a folder with blanks ("Program Files").
+            # The folder of the program may contain blanks ("Program Files").
             program = _EXECUTABLE.match(self.command)
             first, arguments = (program[0], self.command[program.end() :]) if program else ("", self.command)
             words = shlex.split(arguments.replace("\\", "\\\\"))
@@ -132,7 +132,7 @@ class IdentityCollector:
         return "built" if self.generated else "cut"
 
     def _begins(self, _line: int, program: str, command: str) -> None:
-        # MLPerf's harness prints trtexec's banner with a command of its own.
+        # MLPerf's harness prints trtexec's banner with its own command.
         self._sign("mlperf" if _HARNESS.search(command.partition(" ")[0]) else "trtexec")
         self.command = command.strip()[:_LONGEST_COMMAND]
         version = _VERSION.search(program)
@@ -214,7 +214,7 @@ _FORMS = {
 
 
 # --- options ---------------------------------------------------------------------------------------------------------
-# What was asked: the echo of options, the device, and the model's header.
+# The requested build: the echo of options, the device, and the model's header.
 
 
 _WORKSPACE = re.compile(r"workspace: (\d{1,9}(?:\.\d{1,12})?(?:e-?\d{1,2})?) MiB")
@@ -334,7 +334,7 @@ _MARKS = {
     "onnx-file": "parsing",
     "network-input": "parsing",
     "layers-original": "graph optimization",
-    # What follows is tuning, or where cuBLAS and cuDNN are loaded first, that: see `_loads`.
+    # Tuning follows, or the loading of cuBLAS and cuDNN: see `_loads`.
     "optimization-took": "autotuning",
     "construction-and-optimization-took": "autotuning",
     "calibration-begins": "calibration",
@@ -348,7 +348,7 @@ _MARKS = {
 }
 _LIBRARIES = ("Init cuBLAS", "Init cuDNN")
 _LOADING = "library initialization"
-# Phases of one run; a log of many runs in one process has some twenty in each.
+# Largest number of phases of one run; runs in one process have about twenty each.
 _MOST_PHASES = 200
 
 

@@ -115,7 +115,7 @@ class ConstraintsCollector:
 _CHANGING = re.compile(r"0x[0-9a-fA-F]+|\d+")
 _MOST_TROUBLES = 4000
 """Most wordings kept per run and severity."""
-# Characters of a message that are kept; longer ones print a whole graph.
+# Number of characters of a message that are kept; longer messages print a whole graph.
 _LONGEST = 2000
 _NO_FAILURE = frozenset({"dla-kind", "engine-missing"})
 """Patterns of errors that do not decide alone: later messages show whether the layer falls back to the GPU, or
@@ -203,13 +203,13 @@ class TroublesCollector:
         self._others: list[_Said] = []
         self._further: dict[int, str] = {}
         self._last_error = -_GOES_ON
-        # The reason why a kernel was left out that the next lines may continue, and its last line.
+        # The reason for which a kernel was skipped, which the next lines may continue, and its last line.
         self._open: tuple[_Said, int] = ((0, ""), -_GOES_ON)
         # The package of the last frame of a traceback of Python, and its line.
         self._frame = (-_GOES_ON, "")
         # The layer that was announced last before an error.
         self._timed: dict[int, str] = {}
-        # The last line of each cause for which a kernel was left out, and the layer that was tuned then.
+        # The last line of each cause for which a kernel was skipped, and the layer that was tuned then.
         self._skipped: dict[str, tuple[int, str, str]] = {}
         self._chain: list[_Said] = []
         # The types in which the layer of the first general error was tried.
@@ -400,8 +400,8 @@ class TroublesCollector:
         found_errors = [
             record for record in self.errors if record.topic not in _NO_FAILURE and record.line > built
         ]
-        # A kernel that was left out counts as a reason only if the build failed for the layer that was tuned.
-        # The message before "The timing cache will not be used!" is about this cache, not about an engine.
+        # A skipped kernel counts as a reason only if the build failed for the layer that was tuned. The message before
+        # "The timing cache will not be used!" is about this cache, not about an engine.
         of_cache = {record.line - 1 for record in found_errors if names("timing-cache", record.text)}
         ending = [
             record for record in found_errors if record.topic not in _CHAINS and record.line not in of_cache
@@ -443,7 +443,7 @@ class TroublesCollector:
             return self._unknown(errors[0], foreign)
         at, cause = deciding
         line, text = lines[at][0], self._whole(lines[at])
-        # A line that only says that no kernel was found leaves the node to the line after it, which says the same.
+        # If a line only says that no kernel was found, the next line, which repeats it, names the node.
         repeated = "" if node_of(text) else cause.name
         ends = [
             line_text
@@ -458,7 +458,7 @@ class TroublesCollector:
             for number, words in errors
             if cause.rank == "exact" and (number == line + 1 or line - _GOES_ON <= number < line)
         ]
-        # A message with a sentence of its own is not explained by whatever another program printed before it.
+        # A message with its own explanation does not need the earlier line of another program.
         is_open = cause.rank != "exact" and not dissect(text).statement
         before, evidence = _before(line, sorted({*foreign, *errors}), cause.name) if is_open else ("", ())
         if cause.rank != "exact" and any(step > line for step in steps):
@@ -606,7 +606,7 @@ def _layer(announced: str) -> str:
 
 
 # --- statements ------------------------------------------------------------------------------------------------------
-# Everything else: the fields of every pattern that no other part of the run keeps, as rows of a table per pattern.
+# All remaining facts: the fields of every pattern that no other part of the run keeps, as one table per pattern.
 
 
 HOMES = frozenset(

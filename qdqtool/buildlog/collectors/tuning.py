@@ -251,7 +251,7 @@ def _spelt(tactic: str) -> str:
 
 
 # --- tactics ---------------------------------------------------------------------------------------------------------
-# Every kernel that autotuning tried: for which layer and formats, how long it took, and what became of it.
+# Every kernel that autotuning tried: its layer, formats, time and outcome.
 #
 # *************** Autotuning format combination: Int8(64,1:4,8) -> Float(36,36,6,1) ***************
 # --------------- Timing Runner: Conv_0 (CaskConvolution[0x80000009])

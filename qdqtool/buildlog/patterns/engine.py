@@ -255,7 +255,7 @@ PLUGIN = {
                 rows=(
                     row(
                         "profile-row",
-                        # Two blanks end the name: without that, each blank of a long gap would be tried as its end.
+                        # Two blanks end the name; otherwise each blank of a long gap would be tried as the end.
                         rf"(?P<layer>\S(?:.(?<!\s\s))*?)\s{{2,}}(?P<numbers>{_N}(?:\s+{_N}){{2,3}}%?)",
                         "Conv_10 + Relu_11      34.63           0.0254             0.0256      1.6",
                     ),

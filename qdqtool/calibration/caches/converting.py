@@ -283,7 +283,7 @@ def _is_text(name: str) -> bool:
 
 
 # --- other exports ---------------------------------------------------------------------------------------------------
-# A cache of another export of the same network: other tensor names, the same tensors in the same order.
+# A cache of another export of the network: tensors have other names but the same order.
 
 OWN_NAMES = ("(Unnamed Layer*", "(Unnamed ITensor*")
 """Prefixes of names that TensorRT gives to its internal tensors; ONNX models have no such names."""

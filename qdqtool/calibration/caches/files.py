@@ -32,9 +32,9 @@ from qdqtool.io.files import read_at_most, write_bytes
 from qdqtool.io.json_files import parse_json
 
 # --- reading ---------------------------------------------------------------------------------------------------------
-# Opens calibration caches and tables of any origin; told apart by their content.
+# Opens calibration caches and tables of any origin; the content shows the format.
 
-# A cache has some 40 bytes a tensor, so that this is millions of tensors.
+# A cache has about 40 bytes per tensor, so this allows millions of tensors.
 _LARGEST = 256 << 20
 _MOST_LINES = 1 << 20
 _HEX = re.compile(r"[ \t]*(?P<hex>[0-9a-fA-F]{1,8})[ \t\r]*")
@@ -75,7 +75,7 @@ def read_cache(path: Path) -> Cache:
     if cache.header is None and not any(map(_could_be_scale, cache.entries)):
         raise _foreign(path, "the file holds no line like `tensor: 3c010a14`")
     if cache.header is None and len(cache.unread) > len(cache.entries):
-        # Any text with colons has a line that could be an entry, such as `limit: 500` of a recipe.
+        # In any text with colons, a line may look like an entry, such as `limit: 500` in a recipe.
         unread, lines = len(cache.unread), len(cache.unread) + len(cache.entries)
         raise _foreign(
             path,
@@ -156,7 +156,7 @@ def _json(path: Path, content: bytes) -> Cache:
         raise _foreign(path, f"the file is not valid JSON: {error}") from error
     if value.get("kind") == CALIBRATION.kind:
         table = CALIBRATION.read(path)
-        # A cache holds the steps of INT8, whatever format the table was made for.
+        # A cache stores INT8 scales, even if the table was made for another format.
         entries = [
             Entry(tensor=e.tensor, scale=e.symmetric.scales_in(INT8)[0])
             for e in table.ranges
@@ -273,9 +273,9 @@ def _spell_scale(cache: Cache, scale: float) -> str:
 # --- flatbuffers -----------------------------------------------------------------------------------------------------
 # onnxruntime's `calibration.flatbuffers`: a table with one vector of (name, range) pairs of text.
 #
-# Schema: `table KeyValue { key: string; value: string; }  table TrtTable { dict: [KeyValue]; }`. The library of the
-# format reads and writes it; a damaged file is an error, and texts that many entries share cannot add up to more than a
-# few times the file.
+# Schema: `table KeyValue { key: string; value: string; }  table TrtTable { dict: [KeyValue]; }`. The format's own
+# library reads and writes it. A damaged file is an error. Texts that many entries share are limited to a few times the
+# size of the file.
 
 _SHARED: Final = 4
 """Limit for the length of all texts together, as a multiple of the file size. Writers may store equal texts once."""
@@ -294,7 +294,7 @@ def read_pairs(path: Path, content: bytes) -> Iterator[tuple[str, str]]:
     except ValueError as error:
         raise _report_damage(path, str(error)) from error
     except (struct.error, TypeError, IndexError) as error:
-        # What the library says of its buffers tells nobody anything about the file.
+        # The library's own message is about its buffers and does not help a user.
         raise _report_damage(
             path,
             f"its {count_noun(len(content), 'byte points', 'bytes point')} to places outside of the file",

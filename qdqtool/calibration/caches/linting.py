@@ -415,7 +415,7 @@ def _foreign(cache: Cache, view: GraphView) -> Iterator[Finding]:
 
 
 # --- possible values -------------------------------------------------------------------------------------------------
-# Whether the values that a cache claims are possible in its model, or are spelled in another way than amax / 127.
+# Checks whether the values in a cache are possible in its model, or are not amax / 127.
 
 _SPELLINGS: Final[dict[str, Callable[[float], float]]] = {
     "127 / amax": lambda scale: INT8_LEVELS / scale,

@@ -221,7 +221,8 @@ def unreadable(path: Path, key: str, error: Exception) -> InputFileError:
 # --- source ----------------------------------------------------------------------------------------------------------
 # A source of samples in one or many .npy and .npz files.
 #
-# In one file the samples lie along the first dimension of every array. In a folder each file is a sample, or several.
+# In a single file, samples are along the first dimension of every array. In a folder, each file is one sample or
+# several.
 
 LABEL_KEYS = ("y", "label", "labels")
 _DATA_KEYS = ("x", "data", "images", "image", "input", "inputs")

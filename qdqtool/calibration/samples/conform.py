@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 # --- values ----------------------------------------------------------------------------------------------------------
-# Raw images and arrays become model inputs, as set in the recipe.
+# Converts raw images and arrays to model inputs, as set in the recipe.
 
 MOST_FED: Final = 1 << 24
 """Largest number of pixels in an image fed to the model: 4096 x 4096, which take 192 MiB in FP32."""
@@ -421,7 +421,7 @@ def fitted_shape(
         return dims
     end = declared[-len(have) :]
     turned = len(have) >= 3 and fits((*have[:-3], have[-1], *have[-3:-1]), end)
-    # a picture's channels are moved to the front; these samples had the model's own order before
+    # images get their channels moved to the front; these samples already have the model's order
     moved = len(have) >= 3 and fits((*have[:-3], *have[-2:], have[-3]), end)
     raise InputFileError(
         f"the array has shape {_text(have)}, but the model needs {_text(declared)}",

@@ -63,7 +63,7 @@ class Images:
 
         try:
             with warnings.catch_warnings():
-                # Our own limit is lower than the one Pillow warns of.
+                # Our own limit is lower than Pillow's, which only warns.
                 warnings.simplefilter("ignore", Image.DecompressionBombWarning)
                 with Image.open(path) as image:
                     self._check_size(path, image.size)

@@ -238,7 +238,7 @@ def _coco_points(item: Mapping[str, Any], size: NDArray[np.float64]) -> NDArray[
     if not parts or not isinstance(parts, list):  # none, or a mask of runs
         return np.zeros((0, 0))
     polygons = [np.array(part, np.float64).reshape(-1, 2) / size for part in parts]
-    # One outline walks around every part and back to its first corner, so that ways between parts enclose nothing.
+    # A single outline goes around every part and back to its first corner, so the lines between parts enclose no area.
     return np.concatenate([piece for part in polygons for piece in (part, part[:1], polygons[0][:1])])
 
 

@@ -115,7 +115,7 @@ def _report_failure(name: str, error: Exception) -> InputFileError:
 
 
 def _stored_items(items: Iterable[Any], kind: str) -> SampleObjects:
-    # Only here, and not at the call, so that reading nothing costs nothing.
+    # Opened here and not at the call, so that nothing is opened unless it is read.
     kept: list[Any] = []
     iterator = iter(items)
 
@@ -239,7 +239,7 @@ def as_array(value: Any) -> NDArray[Any]:
         array = np.asarray(value)
     except (
         Exception
-    ) as error:  # sparse tensors, those without storage, lists of unequal length, arrays of others
+    ) as error:  # sparse tensors, tensors without storage, lists of unequal length, arrays of other libraries
         raise UsageError(
             f"{type(value).__name__} cannot be read as an array: {' '.join(str(error).split())[:200]}",
             fix="pass numpy arrays",
@@ -289,8 +289,8 @@ def _describe_item(item: object) -> str:
 # --- callables by name -----------------------------------------------------------------------------------------------
 # Samples from a Python callable, named as "module:function" or "file.py:function".
 #
-# The function takes nothing and returns an iterable of items as above. It is called again for every pass, so it must give the
-# same samples each time.
+# The function takes nothing and returns an iterable of items as above. It is called again for every pass, so it must
+# return equal samples each time.
 
 
 def code(text: str) -> SampleObjects:

@@ -392,7 +392,8 @@ def _not_finite(sample: Sample, bad: dict[str, int]) -> InputFileError:
 
 
 # --- batches ---------------------------------------------------------------------------------------------------------
-# Groups samples into batches, and takes parts of a source: halves to choose and to check on, or a few evenly spaced ones.
+# Groups samples into batches, and selects parts of a source: halves to choose and to check on, or a few evenly spaced
+# samples.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

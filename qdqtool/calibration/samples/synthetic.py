@@ -18,7 +18,7 @@ from qdqtool.core.tensors import DType, TensorInfo
 from qdqtool.core.wording import count_noun
 from qdqtool.errors import UsageError
 
-# Enough for ranges that do not move; random values tell nothing about accuracy anyway.
+# Enough for stable ranges; random values show nothing about accuracy anyway.
 _COUNT = 16
 _MOST = 1 << 20
 """Largest number of random samples; a larger number is most likely a typing error."""
@@ -60,7 +60,7 @@ class Random:
         self._seed = int(words[1]) if len(words) > 1 else 0
         self._inputs = tuple((info, _shape(info, usual.get(info.name))) for info in inputs)
         for info, shape in self._inputs:
-            # NumPy counts so as well: it makes no empty array whose other lengths are too many.
+            # NumPy has the same limit: it makes no empty array if the product of its other lengths is too large.
             elements = math.prod(max(dim, 1) for dim in shape)
             if elements > _MOST_ELEMENTS:
                 raise UsageError(

@@ -38,7 +38,7 @@ Release = Annotated[
     str, typer.Option("--trt", help="TensorRT release that will read the cache: 8.6.1, 10.3.")
 ]
 Algorithm = Annotated[str | None, typer.Option(help="EntropyCalibration2, MinMaxCalibration, ...")]
-# More is a file of another kind, or a terminal that nobody reads.
+# A larger input is not a cache.
 _MOST_NOTES = 1000
 
 

@@ -106,7 +106,7 @@ def fix(
     typed = [f"build.sm=[{sm}]"] if sm else []
     typed += [*for_device(device), *for_operators(custom_ops, plugins)]
     typed += [f"audit.ignore={json.dumps(ignore)}"] if ignore else []
-    if subject.name in {"", ".."}:  # the folder's own name is in the name of the new one
+    if subject.name in {"", ".."}:  # the name of the folder is part of the new name
         subject = subject.resolve()
     method = recipe_of(subject)
     folder = out or subject.with_name(f"{subject.name.removesuffix('.onnx')}-fixed")

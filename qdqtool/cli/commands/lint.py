@@ -184,7 +184,7 @@ def _show(report: LintReport, model: Path) -> None:
         _print(placeholders)
     repairable = [finding for finding in report.findings if repair_commands(finding.fix)]
     if repairable:
-        # Each code by itself, because a code names all nodes of its findings.
+        # One code at a time, because a code names all nodes of its findings.
         codes = dict.fromkeys(finding.code for finding in repairable)
         words = shlex.split(
             "".join(

@@ -274,7 +274,7 @@ def _copy(path: Path, log: str) -> Iterator[BinaryIO]:
     """
     from qdqtool.io.files import make_folder, replacing, unwritable
 
-    if _is_file(log):  # perhaps the same file, which must not be emptied before it is read
+    if _is_file(log):  # it may be the input file, which must not be emptied before it is read
         with replacing(path) as draft, draft.open("wb") as stream:
             yield stream
         return
@@ -291,7 +291,7 @@ def _is_file(log: str) -> bool:
     """Return False if the log comes from a pipe or a terminal."""
     try:
         status = os.fstat(sys.stdin.fileno()) if log == "-" else Path(log).stat()
-    except (OSError, ValueError):  # its reader reports a missing file
+    except (OSError, ValueError):  # the reader of this file reports that it is missing
         return True
     return stat.S_ISREG(status.st_mode)
 
@@ -347,7 +347,7 @@ def _live_line(words: Callable[[], str]) -> Live | None:
     console = stderr()
     if not console.is_terminal:
         return None
-    # The answer goes to standard output as it is, never through the display.
+    # The answer is written to standard output unchanged, without the display.
     return Live(
         get_renderable=words,
         console=console,

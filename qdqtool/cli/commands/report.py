@@ -84,7 +84,7 @@ def report(
     opened = _open(run, profile, log)
     shown = _under(opened, device) if device else opened.report
     if html or out is not None:
-        # Beside layers.json of a run folder is report.html, the page of the whole run.
+        # Beside layers.json in a run folder, report.html is the page of the whole run.
         page = out or (run / "report.html" if run.is_dir() else run.with_name(f"{run.stem}.report.html"))
         rival = None if against is None else _open(against, against_profile, None)
         diff = _difference(opened, rival) if rival else None

@@ -76,7 +76,7 @@ def find_chance_level(evidence: DataEvidence) -> Iterator[RawDataFinding]:
 # --- labels misplaced --------------------------------------------------------------------------------------------------
 
 
-# Labelled samples below which a shift of classes may be chance.
+# With fewer labelled samples, a shift of classes may be chance.
 _FEWEST_FOR_LABELS = 20
 _BETTER = 2.0
 """Required number of hits with other labels, as a multiple of the hits with the given labels."""
@@ -103,7 +103,7 @@ def find_labels_misplaced(evidence: DataEvidence) -> Iterator[RawDataFinding]:
     right, direct = _count_renamed_hits(predictions)
     half = count - count // 2
     usual = max(Counter(predictions.truth[::2]).values())
-    # Where most samples are of one class, every name that was learned is that class.
+    # If most samples belong to one class, every learned name is that class.
     if right > _BETTER * max(direct, usual) and 4 * right > half:
         yield RawDataFinding(
             subject="labels",
@@ -161,7 +161,7 @@ def _where(cure: FloatCure | None) -> str:
 
 
 def _lost_accuracy_fix(cure: FloatCure | None, *, calibrated: bool) -> str:
-    # a model that came with Q/DQ has nothing to calibrate
+    # a model that already has Q/DQ needs no calibration
     alternative = (
         f"{Command('sweep')} at other calibrators"
         if calibrated

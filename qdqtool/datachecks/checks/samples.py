@@ -294,7 +294,8 @@ def find_preprocessing(evidence: DataEvidence) -> Iterator[RawDataFinding]:
     if best is None or not _explains(best.predictions) or (sigmas := _advantage(best)) <= _PERHAPS:
         return
     is_certain = sigmas > _SIGMAS
-    # Data unlike those of the training can prefer another scale or mean a little, too: nobody's preparation is wrong then.
+    # Samples that differ from the training data can slightly prefer another scale or mean, even if the preparation is
+    # right.
     is_wrong = is_certain and _errors(best.predictions) <= _REMAINING * _errors(best.asis)
     yield RawDataFinding(
         subject="preprocessing",

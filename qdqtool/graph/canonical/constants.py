@@ -174,9 +174,10 @@ def _dense(sparse: onnx.SparseTensorProto, path: Path, room: int) -> onnx.Tensor
 # --- confirm ---------------------------------------------------------------------------------------------------------
 # Confirms with onnxruntime the results that onnx's reference computed from constants.
 #
-# The reference ignores attributes of some operators (LSTM, GRU, MaxPool, LRN, Resize), and a computed constant takes the place
-# of what a runtime would compute. So a value counts only if onnxruntime computes the same from the same constants. It does that
-# in the child process of `onnx_io.passes`, within the bounds there: an untrusted model may ask for any amount of memory.
+# The reference ignores attributes of some operators (LSTM, GRU, MaxPool, LRN, Resize), and a computed constant
+# replaces what a runtime would compute. So a value is used only if onnxruntime computes an equal value from these
+# constants. It runs in the child process of `onnx_io.passes`, within its limits: an untrusted model may request any
+# amount of memory.
 
 
 SAME_EVERYWHERE = frozenset(

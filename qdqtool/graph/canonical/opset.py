@@ -23,8 +23,9 @@ from qdqtool.trt.ops import QDQ, SOFTMAXES
 # --- resize ----------------------------------------------------------------------------------------------------------
 # Resize and Upsample of opsets before 11, which use other sample positions.
 #
-# They read pixel `x / scale`, without an offset of half a pixel, and nearest rounds it down, or up where the image shrinks.
-# Resize 11 says that in attributes; onnx's version converter leaves them out, so that their defaults apply, which are others.
+# They read pixel `x / scale`, without an offset of half a pixel; "nearest" rounds this position down, or up if the
+# image shrinks. Resize 11 has attributes for this. onnx's version converter omits them, and their defaults mean
+# something else.
 
 
 _SCALES = 2
@@ -93,12 +94,12 @@ def _resize_written_out(
 # --- softmax ---------------------------------------------------------------------------------------------------------
 # Softmax, LogSoftmax and Hardmax of opsets before 13, which flattened their input to a matrix.
 #
-# The version converter leaves a Hardmax as it is, although its meaning changed: `write_out_hardmax` does by hand what the converter
-# does to Softmax. `unflatten` undoes that: four nodes where one says the same.
+# The version converter does not change a Hardmax, although its meaning changed: `write_out_hardmax` does what the
+# converter does for Softmax. `unflatten` undoes this, because one node can replace the four.
 #
-# Before opset 13, Softmax flattened its input to a matrix from `axis` on. The converter writes that out as Shape,
-# Flatten, Softmax and Reshape, which hides the softmax of an attention from every pattern. If all dimensions after one
-# axis are 1 (always so for the last axis), a single Softmax along that axis computes the same.
+# Before opset 13, Softmax flattened its input to a matrix from `axis` on. The converter writes this as Shape, Flatten,
+# Softmax and Reshape, and then no pattern recognizes the softmax of an attention. If all dimensions after one axis are
+# 1 (always true for the last axis), a single Softmax along that axis computes equal values.
 
 
 def write_out_hardmax(graph: onnx.GraphProto) -> None:
@@ -259,7 +260,7 @@ def _versions(op: str) -> tuple[tuple[int, frozenset[str]], ...]:
         versions.append((schema.since_version, frozenset(schema.attributes)))
         try:
             schema = onnx.defs.get_schema(op, schema.since_version - 1, "")
-        except onnx.defs.SchemaError:  # the operator is no older
+        except onnx.defs.SchemaError:  # the operator is not older
             return tuple(versions)
 
 
@@ -294,7 +295,7 @@ def raise_opset(proto: onnx.ModelProto, target: int, path: Path) -> tuple[onnx.M
             fix=f"export the model again with opset {target} or newer",
             where=str(path),
         ) from error
-    # Only graph and version are taken: the converter forgets metadata and other domains.
+    # Only graph and version are used, because the converter loses metadata and other domains.
     light.graph.CopyFrom(raised.graph)
     unshield_readers(light.graph, moved)
     if opset < _PLACED_PIXELS <= target:

@@ -21,10 +21,10 @@ from qdqtool.graph.view import Model
 from qdqtool.trt.ops import RECURRENT, SOFTMAXES
 
 # --- settled ---------------------------------------------------------------------------------------------------------
-# Dynamic input dimensions for which only one length fits the model's own weights.
+# Dynamic input dimensions that can have only a single length, because of the model's weights.
 #
-# Exporters leave a dimension open that the network multiplies with a matrix of a fixed number of rows: any other length
-# is refused by every runtime. Samples drawn at random and the shapes of a build have to be of this length.
+# Exporters may leave a dimension dynamic although the network multiplies it by a matrix with a fixed number of rows:
+# every runtime refuses any other length. Random samples and the shapes of a build must have this length.
 
 
 Dim = int | str | None
@@ -175,7 +175,8 @@ def infer(proto: onnx.ModelProto, path: Path, *, keep: bool = True) -> str | Non
         computed = {name for node in proto.graph.node for name in node.output if name}
         outputs = {value.name: value for value in inferred.graph.output}
         blank = {name for name in computed if _is_vague(values.get(name) or outputs.get(name))}
-        # what an earlier try left unknown stays so, also where it is handed on: trying again took most of an audit
+        # dimensions that stayed unknown in an earlier try are not tried again, also where they are passed on: that
+        # took most of an audit
         declared = (*stored.values(), *light.graph.output) if keep else ()
         tried = {dim for value in declared for dim in _find_invented_symbols(value)}
         is_new = any(
@@ -322,7 +323,7 @@ def _type_by_schema(
     try:
         schema = onnx.defs.get_schema(node.op_type, versions[node.domain], node.domain)
     except onnx.defs.SchemaError:
-        return None  # an operator newer than the opset, which is told elsewhere
+        return None  # an operator newer than the opset, which is reported elsewhere
     result = schema.outputs[min(index, len(schema.outputs) - 1)].type_str
     pairs = zip(schema.inputs, node.input, strict=False)
     return next((types[name] for formal, name in pairs if formal.type_str == result and name in types), None)
@@ -385,7 +386,7 @@ def peak_bytes(model: Model, shapes: Mapping[str, tuple[int, ...]]) -> int:
             kind = value.type.tensor_type
             kind.CopyFrom(onnx.helper.make_tensor_type_proto(kind.elem_type, shapes[value.name]).tensor_type)
     for value in light.graph.output:
-        # Numbers that the file states for its own sizes would contradict these.
+        # Lengths that the file states for its original sizes would contradict these.
         value.type.tensor_type.ClearField("shape")
     try:
         infer(light, model.path, keep=False)

@@ -35,8 +35,8 @@ from qdqtool.trt.ops import POOLS
 # --- lengths ---------------------------------------------------------------------------------------------------------
 # Expressions for the length of a dimension, and how convolutions and pooling change them.
 #
-# A window that moves in steps of 2 over a height of N ends at `floor((N+1)/2)` or the like, for even and odd sizes: steps
-# of steps round down once, since floor((floor(x) + m) / n) is floor((x + m) / n).
+# A window with stride 2 over a height of N gives a length such as `floor((N+1)/2)`, for even and odd sizes. Several
+# strides in a row round down once, because floor((floor(x) + m) / n) is floor((x + m) / n).
 
 
 WINDOWED = POOLS | {"Conv", "ConvInteger", "LpPool"}
@@ -116,7 +116,7 @@ def compute_window_lengths(
         is_known = length is not None
         if attributes.get("ceil_mode"):
             more += step - 1
-            # a last window that starts behind the input is left out, which is no plain rounding up
+            # a last window that starts after the input is omitted, so this is not plain rounding up
             is_known = is_known and mode not in _SAME and not border and step <= reach
         yield length.stepped(more, step) if length is not None and is_known else None
 
@@ -136,7 +136,7 @@ _PRIMES = (2, 3, 5, 7)
 """Prime factors of `_EVEN`; a strided network needs few of them, and mostly 2."""
 _FEWER = (1, 64)
 """Divisors to try before `_EVEN`: most models take any size, and most others a size that can be halved six times."""
-# Two runs give every dimension some expression; the third has to agree with it.
+# Two runs give an expression for every dimension; the third run must agree with it.
 _RUNS = 3
 _LEAST, _ROOM = 11, 80
 """Range of factors of `_EVEN` for the numbers of few symbols, 11 to 90: products of three numbers still fit 64 bits."""
@@ -380,8 +380,8 @@ def _forms(moved: Shape, numbers: Sequence[Mapping[str, int]]) -> Iterator[Lengt
 # --- one pass with numbers -------------------------------------------------------------------------------------------
 # One pass of shape inference over the nodes of a model, with a number in the place of each symbol.
 #
-# With numbers, the shape arithmetic on the way can be computed, so that inference goes on where symbols end it. A pass
-# also tells whether the model accepts these numbers: the two sides of a U-Net meet only where the size is even.
+# With numbers, shape arithmetic can be computed, so inference continues where it would stop with symbols. A pass also
+# shows whether the model accepts these numbers: the two sides of a U-Net fit only if the size is even.
 
 _SMALL = 64
 """Most elements of a value that is computed only to find shapes."""

@@ -84,7 +84,7 @@ def _emulate_blocks(model: Model, blocks: dict[Slot, Quantization]) -> Model:
     for slot, entry in blocks.items():
         node = nodes.get(slot.node)
         if node is None or entry.stored:
-            continue  # it reaches no output and is gone; or the float constant holds the rounded values already
+            continue  # it reaches no output and was removed, or the float constant already has the rounded values
         tensor = node.input[slot.index]
         key = (tensor, entry.pair or slot)
         if key not in outputs:

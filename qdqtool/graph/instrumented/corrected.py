@@ -71,7 +71,7 @@ class Means:
 
     def of(self, values: Sequence[Mapping[str, NDArray[Any]]]) -> dict[str, NDArray[np.float32]]:
         """Return the mean outputs of each node, (samples, channels), without the biases of convolutions."""
-        # Layers that read the same tensor share its means.
+        # Layers that read one tensor share its means.
         rows = {
             name: np.stack([_of_channels(returned[name]) for returned in values])
             for name in {*self.outputs.values()}
@@ -94,7 +94,7 @@ def _through(means: NDArray[np.float32], taps: NDArray[np.float32]) -> NDArray[n
     outputs, inside = taps.shape
     groups = means.shape[1] // inside
     if groups == 1:
-        # In parts so small that BLAS does not share one among threads, which would wait for each other longer than they work.
+        # In parts that are too small for BLAS to split among threads: the threads would wait longer than they work.
         size = math.gcd(outputs, 1 << max(0, (_OF_ONE_THREAD // (len(means) * inside)).bit_length() - 1))
         products: NDArray[np.float32] = taps.reshape(-1, size, inside) @ means.T
         return np.ascontiguousarray(products.reshape(outputs, len(means)).T)
@@ -296,7 +296,7 @@ def _take(inputs: list[onnx.ValueInfoProto], name: str, kind: int, shape: Sequen
 
 
 def _return(outputs: list[onnx.ValueInfoProto], names: Iterable[str]) -> None:
-    # A runtime infers the types: not every part of a network is FP32.
+    # The runtime infers the types, because not every part of a network is FP32.
     outputs += [onnx.ValueInfoProto(name=name) for name in names]
 
 
@@ -409,7 +409,8 @@ class _Builder:
         """
         axes = [dim for dim in range(1, rank) if dim != axis]
         flat = self.reduce("ReduceMean", tensor, axes) if axes else tensor
-        # Rows of one sample lie together; the 0 of `split` takes the dimension at that place, which has one less.
+        # The rows of a sample are adjacent. A 0 in `split` copies the dimension at its position, so the tensor needs
+        # one more dimension.
         rows = self._new("Unsqueeze", [flat, self._shape([1])])
         return self.reduce("ReduceMean", self._new("Reshape", [rows, split]), [1])
 

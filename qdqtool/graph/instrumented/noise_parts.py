@@ -30,8 +30,8 @@ from qdqtool.trt.ops import CONVOLUTIONS, PRODUCTS
 # --- originals -------------------------------------------------------------------------------------------------------
 # Constants of the float model, for graphs that contain a Q/DQ model and its float form.
 #
-# A Q/DQ model may hold other constants than the float one: weights stored in few bits, or rounded otherwise than to the
-# nearest.
+# The constants of a Q/DQ model may differ from those of the float model: weights stored in few bits, or not rounded to
+# the nearest value.
 
 
 class Originals:
@@ -158,7 +158,7 @@ class _Parts:
             return str(node.input[index])
         is_weight = node.op_type in PRODUCTS and index == 1 and pair.kind is SlotKind.WEIGHT
         original = self._originals.constant(node, index) if is_weight else None
-        # Integers that are stored as such have no other form than what the DequantizeLinear makes of them.
+        # Stored integers have no other float form than the result of their DequantizeLinear.
         if original is not None:
             return self._as_half(original) if self._reads_halves(node, index) else original
         return pair.tensor if pair.quantize else str(node.input[index])

@@ -124,7 +124,7 @@ def _in_memory(model: Model) -> bytes:
 
 
 # --- segment ---------------------------------------------------------------------------------------------------------
-# Cuts a piece out of a model: from tensors with known values to one wanted tensor.
+# Cuts a piece out of a model: from tensors with known values to a requested tensor.
 
 
 def segment(model: Model, inputs: Collection[str], output: str) -> Probe:
@@ -156,7 +156,7 @@ def boundary(model: Model, inputs: Collection[str], output: str) -> frozenset[st
 
 
 # --- forced ----------------------------------------------------------------------------------------------------------
-# Makes every If of a model take one branch, so that one sample runs bodies that its own conditions leave out.
+# Makes every If of a model take one chosen branch, so that a sample also runs branches that its conditions would skip.
 
 
 _NAME = "qdqtool_forced_condition"
@@ -183,11 +183,11 @@ def _ifs(proto: onnx.ModelProto) -> list[onnx.NodeProto]:
 
 
 # --- jitter ----------------------------------------------------------------------------------------------------------
-# Other valid roundings of a Q/DQ model: slightly changed scales, so that other values cross a rounding border.
+# Other valid roundings of a Q/DQ model: slightly changed scales, so that other values cross a rounding boundary.
 #
-# No two implementations agree in the last bits of a float, and where a value lies next to a rounding border these bits
-# decide. Which values do is chance, so a few models with scales that differ in their last bits, each in its own way,
-# show what any other order of operations, fused multiply-add or approximation may come to.
+# Implementations differ in the last bits of a float, and these bits decide if a value is next to a rounding boundary.
+# Which values are there is chance. So a few models whose scales differ in their last bits, each in another way, show
+# how much another order of operations, a fused multiply-add or an approximation may change.
 
 
 def jitter_scales(model: Model, seed: int, reach: float) -> Model | None:

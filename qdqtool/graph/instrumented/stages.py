@@ -106,7 +106,7 @@ class StagedModel:
         self._constants = {tensor.name: tensor for tensor in graph.initializer}
         self._makers = {name: node for node in graph.node for name in node.output if name}
         outputs = {value.name for value in graph.output}
-        # A pair is made again in front of each of its readers; what the model returns is made where it stands.
+        # A Q/DQ pair is written again before each of its readers; a pair that the model returns stays in place.
         self._core = [
             node for node in graph.node if node.op_type not in _PAIRS or outputs.intersection(node.output)
         ]
@@ -384,7 +384,7 @@ class StagedModel:
                 if abs(spent[place - 1] - number * step) <= step / 2 and place not in cuts
             ]
             if near:
-                # Few tensors, and few bytes, are handed on where a block of the network ends.
+                # At the end of a block of the network, few tensors and few bytes pass to the next stage.
                 best = min(near, key=lambda place: (len(alive[place]), _bytes(view, alive[place]), place))
                 cuts.append(best)
         return cuts

@@ -45,7 +45,7 @@ _SIZES = {
     2: "INT2 UINT2",
 }
 _BITS = {name: bits for bits, names in _SIZES.items() for name in names.split()}
-# Elements; no memory holds so many, and their product does not overflow yet.
+# Number of elements: more than any memory holds, but the product of dimensions does not overflow yet.
 _LARGEST = 1 << 40
 
 
@@ -114,7 +114,7 @@ def _count_stored(tensor: onnx.TensorProto, name: str) -> tuple[int, int]:
 
 
 # --- external --------------------------------------------------------------------------------------------------------
-# Loads or references weights in files beside the model; checks them first and trusts no path.
+# Loads or references weights in files beside the model. Checks the paths and sizes first.
 
 
 _UNHELD = 1 << 30
@@ -147,7 +147,9 @@ def attach(proto: onnx.ModelProto, path: Path) -> int:
                 total += size
                 stays = refers and is_worth(tensor)
                 kept += 0 if stays else size
-                needed = kept + size if stays else kept  # one weight that stays in its file is read at a time
+                needed = (
+                    kept + size if stays else kept
+                )  # weights that stay in their file are read one at a time
                 if needed > (most := budget()):
                     problem = f"increases the weights to {count_noun(needed, 'byte', grouped=True)}, more than {budget_words(most)}"
                     fix = f"allow more with --max-memory or {VARIABLE}, or use a smaller model"
@@ -194,7 +196,10 @@ def _check_held(places: list[_Place], total: int, path: Path) -> None:
         ranges.setdefault(place.file, []).append((place.offset, place.offset + place.size))
     there = 0
     for file, named in ranges.items():
-        with suppress(OSError), file.open("rb") as stream:  # what cannot be read is told where it is read
+        with (
+            suppress(OSError),
+            file.open("rb") as stream,
+        ):  # unreadable weights are reported when they are read
             there += held_bytes(stream, named, total - there)
     if total - there > _UNHELD:
         raise InputFileError(
@@ -340,7 +345,7 @@ Weights in memory exist in addition to the copies in every session.
 _MARK: Final = "qdqtool.mark"
 _NARROW: Final = "qdqtool.narrow"
 """Key that marks a reference to values that are stored in the file in another type."""
-# Not to be guessed: no file from outside can claim to be a weight of this process.
+# A secret, so that no foreign file can claim to be a weight of this process.
 _TOKEN: Final = secrets.token_hex(16)
 _AGAIN: Final = "do not change the file while the command runs; run the command again"
 
@@ -452,7 +457,7 @@ def whole(proto: onnx.ModelProto) -> onnx.ModelProto:
     if not any(map(is_deferred, proto.graph.initializer)):
         return proto
     full = onnx.ModelProto()
-    full.CopyFrom(proto)  # references are small
+    full.CopyFrom(proto)  # references take little memory
     for tensor in full.graph.initializer:
         if is_deferred(tensor):
             tensor.raw_data = _read(tensor)

@@ -190,7 +190,7 @@ def _check(proto: onnx.ModelProto, path: Path) -> None:
     """Check attributes and number of inputs of every node with onnx; ignore unknown operators."""
     light, _ = skeleton(proto)
     for value in (*light.graph.input, *light.graph.output, *light.graph.value_info):
-        # The checker insists on a shape, which runners do not need.
+        # onnx's checker requires a shape, which runners do not need.
         if value.type.HasField("tensor_type"):
             value.type.tensor_type.shape.SetInParent()
     _hide_unknown(light)
@@ -301,7 +301,8 @@ def _count(notes: list[str], count: int, singular: str, plural: str) -> None:
 
 
 # --- dimensions without a name ---------------------------------------------------------------------------------------
-# Dimensions that some exporters (PaddlePaddle, old Keras) write as -1 or "?" become symbols, and so do inputs' unnamed ones.
+# Dimensions that some exporters (PaddlePaddle, old Keras) write as -1 or "?" become symbols, as do unnamed dimensions
+# of inputs.
 
 _ANY = "?"
 
@@ -335,7 +336,7 @@ def _clear(value: onnx.ValueInfoProto, *, symbols: bool) -> int:
 
 
 # --- values without a meaning ----------------------------------------------------------------------------------------
-# Looks for values that no engine can compute with: NaN anywhere, infinity in weights.
+# Finds values with which no engine can compute: NaN anywhere, infinity in weights.
 
 _FLOATS = frozenset(
     {onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.DOUBLE, onnx.TensorProto.BFLOAT16}
@@ -369,7 +370,7 @@ def check_values(graph: onnx.GraphProto, path: Path) -> tuple[str, ...]:
     notes = []
     for tensor in graph.initializer:
         if tensor.data_type not in _FLOATS or tensor.name in scales:
-            continue  # of scales, lint says more
+            continue  # lint reports infinite scales in detail
         values = array(tensor)
         if _is_finite(values):
             continue

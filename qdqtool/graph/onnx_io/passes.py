@@ -32,11 +32,11 @@ _START: Final = (
     "import sys; sys.path[:] = sys.argv[1:]; from qdqtool.graph.onnx_io.passes_worker import main; main()"
 )
 """Start code of the child. It sets the search path before any import: the current directory may hold a planted module."""
-# What an untrusted file may take beyond its own size: bytes, and seconds of the processor.
+# Limits for an untrusted file beyond its own size: bytes, and seconds of processor time.
 _MEMORY: Final = 512 << 20
 _MEMORY_PER_BYTE: Final = 32
 """Additional bytes that a pass may take per byte of its model; real models take less than a tenth."""
-# Of the processor, and more for every MiB.
+# Processor time; every MiB of the file adds more.
 _SECONDS: Final = 8
 _SECONDS_PER_MIB: Final = 20
 """Additional processor seconds that a pass may take per MiB of its model, without heavy weights."""

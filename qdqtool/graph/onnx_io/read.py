@@ -22,9 +22,9 @@ from qdqtool.trt.ops import DEQUANTIZE, QUANTIZE, STANDARD_DOMAINS
 
 # --- parsing ---------------------------------------------------------------------------------------------------------
 
-# protobuf reads less than 2 GiB in one piece.
+# protobuf reads messages of less than 2 GiB.
 _PROTOBUF_LIMIT = (1 << 31) - 1
-# Bytes by which a text or an archive is told from a model.
+# Number of bytes that distinguish a text or an archive from a model.
 _HEAD = 512
 _ANY_OPSET = 17
 _SPELLERS = frozenset({"com.microsoft", "trt"})
@@ -142,7 +142,7 @@ def _is_text(head: bytes) -> bool:
 
 
 # --- damaged models --------------------------------------------------------------------------------------------------
-# Turns whatever a damaged model raises while it is read into the one error that names the file.
+# Converts all errors from reading a damaged model into a single error that names the file.
 
 _log = logging.getLogger(__name__)
 _DAMAGE = (ValueError, TypeError, LookupError, ArithmeticError, AttributeError, RecursionError, RuntimeError)

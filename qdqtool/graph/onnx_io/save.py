@@ -18,7 +18,7 @@ from qdqtool.graph.view import Model
 from qdqtool.io.files import replacing, write_bytes
 
 # --- valid -----------------------------------------------------------------------------------------------------------
-# Checks that the types and shapes of a whole model agree, without its heavy weights.
+# Checks that the types and shapes of a model are consistent, without its heavy weights.
 
 
 _log = logging.getLogger(__name__)

@@ -40,7 +40,7 @@ def find_captured(node: onnx.NodeProto) -> Iterator[str]:
 def reads(node: onnx.NodeProto) -> list[str]:
     """Return every tensor that a node or its bodies read. Absent optional inputs are omitted."""
     names = [name for name in node.input if name]
-    # Asked of every node many times: attributes are looked into only where one is a graph.
+    # Called very often for every node, so it opens only attributes that are graphs.
     return [*names, *find_captured(node)] if any(field.type in _GRAPHS for field in node.attribute) else names
 
 
@@ -89,8 +89,8 @@ def misspelt(part: Message) -> bool:
 # --- skeleton --------------------------------------------------------------------------------------------------------
 # A light copy of a model: structure and small constants; heavy weights are only declared.
 #
-# onnx's own passes serialize the whole model, which fails above 2 GiB and copies every weight. None of them needs
-# the values of large tensors, so they get a skeleton.
+# onnx's own passes serialize the whole model, which fails above 2 GiB and copies every weight. No pass needs the
+# values of large tensors, so it gets this copy.
 
 
 _HEAVY = 1024

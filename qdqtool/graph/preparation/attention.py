@@ -285,7 +285,7 @@ class AttentionWriter:
         left, right = (self.node.integer(f"{side}_window_size", -1) for side in ("left", "right"))
         past = at(self.node.inputs, 4)
         if causal and tokens == 1 and past and not valid and left < 0:
-            causal = False  # the newest token may ask for all keys
+            causal = False  # the newest token may read all keys
         if not (causal or left >= 0 or right >= 0):
             return [self._valid(key, valid)] if valid else []
         earlier = self._past(past)

@@ -274,7 +274,7 @@ def _group_query(writer: _Writer, masks: dict[tuple[Any, ...], str]) -> bool:
         return False
     present = view.info(writer.output(1)).shape or ()
     if len(present) == len(past) and present[2] == past[2]:
-        return False  # one buffer for all steps: keys are written among others
+        return False  # a single buffer for all steps: new keys are written in the middle of it
     size = past[-1]
     writer.begin()
     operands = {index: writer.input(index) for index in range(3)}

@@ -75,7 +75,7 @@ def _affine(norm: onnx.NodeProto, edit: Edit) -> tuple[NDArray[Any], NDArray[Any
     if gain is None or shift is None or mean is None or var is None:
         return None
     if gain.ndim != 1 or not gain.shape == shift.shape == mean.shape == var.shape:
-        return None  # no channels: what runs the model refuses it
+        return None  # no channels: the runtime refuses the model
     epsilon = attributes["epsilon"].f if "epsilon" in attributes else _EPSILON
     if not (var + epsilon > 0).all():
         return None
@@ -217,7 +217,7 @@ def _rewritten(node: onnx.NodeProto, edit: Edit, view: GraphView | None) -> bool
     extra = tuple(attributes.get("output_padding", [0] * rank))
     group = int(attributes.get("group", 1))
     if [len(strides), len(dilations), len(pads), len(extra)] != [rank, rank, 2 * rank, rank]:
-        return False  # the weight is that of another convolution
+        return False  # another convolution also reads the weight
     if prod(strides) == 1:
         reach = [step * (size - 1) for step, size in zip(dilations, weight.shape[2:], strict=True)]
         turned = [way - pad for way, pad in zip(reach * 2, pads, strict=True)]
@@ -311,7 +311,7 @@ def _of_places(weight: NDArray[Any], axes: list[_Axis], group: int) -> NDArray[A
     """Return Conv weights for a ConvTranspose: a set of channels per output position modulo the stride."""
     places_of = _exchange_channels(weight, group)
     for index, axis in enumerate(axes):
-        position = 2 + 2 * index  # each axis done before left its places and its taps
+        position = 2 + 2 * index  # each earlier axis added its positions and its taps
         taps = np.array(axis.taps)
         missing = (taps < 0).reshape((1,) * position + taps.shape + (1,) * (places_of.ndim - position - 1))
         places_of = np.where(missing, 0, np.take(places_of, np.maximum(taps, 0), axis=position)).astype(

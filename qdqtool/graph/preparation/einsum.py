@@ -85,7 +85,8 @@ def _write(edit: Edit, node: onnx.NodeProto, view: GraphView) -> bool:
 #
 #     DFT of [b, n, f, 2] along n        bnfc,nckd->bkfd, with the cosines and sines of n x k angles
 #
-# The matrix of real and imaginary parts has 4 n * n values, so that long transforms stay: the fast transform computes much less.
+# The matrix of real and imaginary parts has 4 n * n values. Long transforms are not changed, because a fast transform
+# computes much less.
 
 _MOST_VALUES = 1 << 22
 """Most values of the matrix of a transform; 1024 complex numbers have as many."""

@@ -19,7 +19,7 @@ from qdqtool.graph.view import GraphView, Model, dtype_of
 from qdqtool.trt.ops import SHAPE_READERS
 
 # --- constants -------------------------------------------------------------------------------------------------------
-# Computes whatever depends on constants only, one node at a time, within a bound on memory.
+# Computes nodes that depend only on constants, one at a time, within a memory limit.
 
 _GROWTH = 4 << 20
 """Most bytes by which a folded value may exceed its inputs."""
@@ -93,13 +93,13 @@ def _affordable(node: onnx.NodeProto, edit: Edit, model: Model) -> bool:
 
 
 # --- decided branches ------------------------------------------------------------------------------------------------
-# Puts the branch of an If in its place where constants and known shapes decide which one is taken.
+# Replaces an If by its branch if constants and known shapes decide the condition.
 #
 #     Shape - Gather - Equal 1 - If (Squeeze | Identity) - ReduceMean        Squeeze - ReduceMean
 #
-# Exporters write such an If for a `squeeze` of a dimension whose length they did not know. TensorRT for RTX 1.7.1 ends with
-# "graphScope.cpp ... tScope.getType() != ScopeType::kUNDEFINED" on such an If in a branch of another (Silero VAD has nine), and
-# builds the model once the branches that shapes decide stand in their place.
+# Exporters write such an If for a `squeeze` of a dimension of unknown length. TensorRT for RTX 1.7.1 fails with
+# "graphScope.cpp ... tScope.getType() != ScopeType::kUNDEFINED" on such an If inside another If (Silero VAD has nine),
+# and builds the model if these branches replace them.
 
 _MOST_ELEMENTS = 1 << 10
 """Most elements of a value that a condition depends on; shape arithmetic has as many as a tensor has dimensions."""
@@ -133,7 +133,7 @@ def take_decided_branches(model: Model) -> Model:
         "If node whose condition is known was replaced by its active branch",
         "If nodes whose condition is known were replaced by their active branches",
     )
-    # what was said of those that are gone would contradict it
+    # shapes of removed tensors would contradict it
     kept = [old for old in model.notes if UNCHANGED not in old]
     return Model(proto=model.proto, path=model.path, notes=(*kept, *body_notes(model.proto.graph), note))
 
@@ -260,7 +260,7 @@ def _rename(node: onnx.NodeProto, renamed: dict[str, str]) -> None:
 
 
 # --- nodes that change nothing ---------------------------------------------------------------------------------------
-# Takes out nodes that change nothing: Identity, inference Dropout, and Cast to the type that exists already.
+# Removes nodes that change nothing: Identity, Dropout in inference, and Cast to the type that a tensor already has.
 
 
 def bypass(edit: Edit, view: GraphView) -> int:

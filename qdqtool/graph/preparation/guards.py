@@ -18,13 +18,14 @@ from qdqtool.trt.ops import SHAPE_READERS
 #     MatMul ─ Add mask ─ Softmax ─┬─────────┬─ Where ─ MatMul          MatMul ─ Where ─ Softmax ─ MatMul
 #                                  └─ IsNaN ─┘
 #
-# PyTorch writes the guard for every attention with a mask, since a row of -inf alone has no probabilities. A builder fuses no INT8 and
-# no FP8 attention with it. It changes nothing if the mask is a constant that leaves every row a score, nor if the mask holds the lowest
-# FP32 number, as torch.onnx writes with dynamo. With -inf, as it writes without, the rows without a key get zeros in another place:
-# after the MatMul that reads the attention, where a Where is part of a kernel that exists anyway, or else after the attention.
+# PyTorch writes the guard for every attention with a mask, because a row of only -inf has no probabilities. The
+# builder fuses no INT8 or FP8 attention with it. The guard has no effect if the mask is a constant that leaves a score
+# in every row, or if the mask has the lowest FP32 number, as torch.onnx writes with dynamo. Without dynamo it writes
+# -inf; then the rows without a key get zeros in another place: after the MatMul that reads the attention, where the
+# Where is part of an existing kernel, or else after the attention.
 #
-# Masked scores are replaced by -30000 instead of adding a mask to them. So all scores of a row without a key are equal, as they are after
-# adding the lowest FP32 number, and FP16 holds them.
+# Masked scores are replaced by -30000 instead of adding a mask to them. So all scores of a row without a key are
+# equal, as after adding the lowest FP32 number, and FP16 can store them.
 #
 # Evidence: RTX 1.7.1. A constant mask: HuBERT of two blocks in INT8, SM86: 32 kernels and 10.8 MiB of activations instead of 46 and
 # 17.1 MiB. A computed mask: MiniLM of six blocks in INT8, SM86: 56 kernels and 15.3 MiB instead of 73 and 18.5 MiB; 62 kernels with the
@@ -255,7 +256,7 @@ def _write_answered(edit: Edit, mask: _Mask, *, in_rows: bool) -> str:
     keys, best, turned, answered = (edit.fresh(f"{name}_{word}") for word in ("keys", "best", "rows", "flag"))
     edit.node("Where", [mask.node.inputs[0], *numbers], [keys], name=keys)
     keep = int(not in_rows)
-    if edit.opset < 18:  # before, the axes are an attribute
+    if edit.opset < 18:  # in older opsets the axes are an attribute
         edit.node("ReduceMax", [keys], [best], name=best, axes=[-1], keepdims=keep)
     else:
         last = edit.constant(f"{name}_axes", np.asarray([-1], np.int64))

@@ -146,7 +146,7 @@ def prepare(model: Model, options: PrepareOptions) -> Model:
         )
     if (
         turned or folded or unused or len(edit.constants) != constants or edit.notes != list(model.notes)
-    ):  # else there is nothing to finish, and no second copy of the weights
+    ):  # otherwise nothing is left to do, and no second copy of the weights is needed
         model = edit.finish()
     if options.copy_outputs:
         model = _rewritten(
@@ -219,13 +219,13 @@ def _write_operators(model: Model) -> Model:
 
 
 # --- inputs with given values ----------------------------------------------------------------------------------------
-# Makes inputs of the model constants, with the values that a recipe gives.
+# Replaces inputs of the model by constants, with values from the recipe.
 #
 #     sr ─ Equal 16000 ─ If (A | B)              A
 #
-# A network for two sampling rates asks for the rate at run time, and TensorRT cannot build an If whose branches differ in rank.
-# An engine is made for one rate anyway. With the value in the place of the input the branch that is taken is known before the build
-# (`folding.py` puts it there), and nobody has to hand the value in.
+# A network for two sampling rates reads the rate at run time, and TensorRT cannot build an If whose branches differ in
+# rank. An engine is made for one rate anyway. If a constant replaces the input, the branch is known before the build
+# (`folding.py` replaces the If by it), and the caller no longer passes the value.
 
 _WHERE = "prepare.constants"
 
@@ -291,10 +291,10 @@ def _tensor(entry: onnx.ValueInfoProto, value: Given) -> np.ndarray[tuple[int, .
 
 
 # --- as it was placed ------------------------------------------------------------------------------------------------
-# Prepares a float model as it was prepared when a placement was made, whatever the recipe at hand says.
+# Prepares a float model as it was prepared for an existing placement, independent of the current recipe.
 #
-# What preparation rewrites depends on builder and formats. A placement may come from another recipe than the one that a later
-# command is given, and its slots mean the model that it saw.
+# Preparation depends on builder and formats. A placement may come from another recipe than that of a later command,
+# and its slots belong to the model that was prepared then.
 
 
 def prepare_as_placed(model: Model, options: PrepareOptions, placement: Placement) -> Model:

@@ -89,7 +89,7 @@ def join_projections(edit: Edit, view: GraphView, apart: Sequence[str]) -> int:
     for (source, _), parts in groups.items():
         alike = len(parts) > 1 and len({(part.weight.dtype, len(part.weight)) for part in parts}) == 1
         if alike and not _is_split_by(apart, parts):
-            if parts[0].weight.dtype == np.float32:  # FP16 has no room for the factors
+            if parts[0].weight.dtype == np.float32:  # the factors do not fit FP16
                 _balance(edit, view, parts)
             _join(edit, source, parts)
             joined += len(parts)
@@ -108,7 +108,7 @@ def _part(edit: Edit, view: GraphView, node: Node) -> _Projection | None:
         if addend is not None and addend.size == shape[1] and addend.shape[-1:] == shape[1:]:
             bias, end = uses[0].node, uses[0].node.outputs[0]
     if end in edit.pinned or not is_factor(view, end):
-        return None  # before the weight is read: it may have gigabytes
+        return None  # check before the weight is read, which may have gigabytes
     weight = edit.value(node.inputs[1])
     if weight is None:
         return None
@@ -282,7 +282,7 @@ def _join(edit: Edit, source: str, parts: Sequence[_Projection]) -> None:
 
 
 def _split(edit: Edit, name: str, tensor: str, ends: Sequence[str], sizes: Sequence[int]) -> None:
-    if edit.opset < 13:  # before, the sizes are an attribute
+    if edit.opset < 13:  # in older opsets the sizes are an attribute
         edit.node("Split", [tensor], ends, name=f"{name}_split", axis=-1, split=list(sizes))
         return
     lengths = edit.constant(f"{name}_sizes", np.asarray(sizes, np.int64))

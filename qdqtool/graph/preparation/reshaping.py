@@ -19,12 +19,12 @@ from qdqtool.graph.view import GraphView, Model, Node, dtype_of
 from qdqtool.trt.ops import MAXIMUM_POOLS, MOVING, STANDARD_DOMAINS
 
 # --- products of two dimensions --------------------------------------------------------------------------------------
-# Gives the products that read an attention's result an input of two dimensions.
+# Gives matrix products that read an attention's result a two-dimensional input.
 #
 #     attention ─ [B, L, K] ─ MatMul                      attention ─ Reshape [B * L, K] ─ MatMul ─ Reshape [B, L, N]
 #
-# TensorRT for RTX dequantizes stored weights inside the kernel of such a product in the second form only, which needs no more
-# kernels. Evidence: `qdqtool.graph.beside_attention`.
+# Only in the second form TensorRT for RTX dequantizes stored weights inside the kernel of such a product. This form
+# needs no more kernels. Evidence: `qdqtool.graph.beside_attention`.
 
 
 def flatten(edit: Edit, view: GraphView) -> int:
@@ -65,17 +65,18 @@ def _shape(edit: Edit, name: str, tensor: str, leading: tuple[int | str, ...], c
 
 
 # --- axes of Squeeze -------------------------------------------------------------------------------------------------
-# Writes the axes of a Squeeze that names none, where the shape says which dimensions have the length 1.
+# Writes the axes of a Squeeze without axes, if the shape shows which dimensions have length 1.
 #
 #     [frames, 1] ─ Squeeze                       [frames, 1] ─ Squeeze axes=[1]
 #
-# Without axes the number of dimensions of the result depends on the data: it loses the free one as well where that has the
-# length 1. TensorRT fixes that number when it builds. RTX 1.7.1 refuses such a Squeeze whenever the profile allows the length 1
-# ("ISqueezeLayer without an axes input requires dimension 0 to not be 1 at runtime"), which is the usual batch: networks of
-# madmom and DNSMOS end so. With axes the results are the same for every length but 1, where the dynamic dimension stays.
+# Without axes, the rank of the result depends on the data: a dynamic dimension is also removed if it has length 1.
+# TensorRT fixes the rank in the build. RTX 1.7.1 refuses such a Squeeze if the profile allows length 1 ("ISqueezeLayer
+# without an axes input requires dimension 0 to not be 1 at runtime"), which is the usual batch: the networks of madmom
+# and DNSMOS are examples. With axes, the results are equal for every length except 1; for length 1 the dynamic
+# dimension is kept.
 #
-# Exporters note the rank of the sample that they traced: of one frame, which is squeezed away as well. What they note of the
-# result and of all behind the builder removes it then: it is wrong for every other length.
+# Exporters state the rank for their traced sample, which may be a single frame that is also squeezed away. Stated
+# shapes of the result and of all later tensors are then removed, because they are wrong for every other length.
 
 _AXES_ARE_AN_INPUT = 13
 """Opset from which the axes are an input; before, they are an attribute."""
@@ -112,11 +113,11 @@ def _find_derived(view: GraphView, tensor: str) -> frozenset[str]:
 
 
 # --- casts -----------------------------------------------------------------------------------------------------------
-# Casts images before their axes move:
+# Casts images before their axes are moved:
 #
 #     x (UINT8) ─ Transpose ─ Cast                        x (UINT8) ─ Cast ─ Transpose
 #
-# TensorRT reads a UINT8 input by a Cast only, and has no UINT8 tensors inside a network.
+# TensorRT reads a UINT8 input only by a Cast, and has no UINT8 tensors inside a network.
 
 _KEEPS_VALUES: Final = MOVING - MAXIMUM_POOLS
 _HOLD_BYTES: Final = frozenset(
@@ -173,9 +174,10 @@ def cast_first(edit: Edit, view: GraphView) -> int:
 #
 #     Resize(tf_half_pixel_for_nn, floor)      Resize(half_pixel, round_prefer_ceil)
 #
-# The first takes the pixel floor((i + 0.5) / scale), the second rounds (i + 0.5) / scale - 0.5 half up: the same pixel. For whole
-# scales no value is near a whole number, so that float rounding cannot tell them apart; others stay as they are. TensorRT's
-# parser refuses the first, ONNX dropped its name after opset 12, and onnxruntime warns of it.
+# The first takes the pixel floor((i + 0.5) / scale), the second rounds (i + 0.5) / scale - 0.5 half up: the same
+# pixel. For integer scales no value is near an integer, so float rounding cannot make a difference; other scales are
+# not changed. TensorRT's parser refuses the first form, ONNX removed its name after opset 12, and onnxruntime warns
+# about it.
 
 
 _GIVEN = (b"nearest", b"tf_half_pixel_for_nn", b"floor")

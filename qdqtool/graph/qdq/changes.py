@@ -131,7 +131,7 @@ def _scale(edit: Edit, each: ScaledInput, model: Model) -> None:
     factors = np.array(each.factors, np.float16 if kind.value == "fp16" else np.float32)
     name = f"{each.tensor}_scale_channels"
     maker = model.view.producer(each.tensor)
-    if maker is None and each.axis == -1:  # an input of the model keeps its name
+    if maker is None and each.axis == -1:  # an input of the model must keep its name
         scaled = edit.fresh(f"{each.tensor}_scaled")
         for node in each.nodes:
             nodes[node].input[0] = scaled

@@ -230,7 +230,9 @@ def _form(weight: _Weight) -> _StoredForm | None:
         if np.any(np.rint(zero) != zero) or not _fits(zero, -_FARTHEST_ZERO, _FARTHEST_ZERO):
             return None
         shifted = stored.astype(np.int16) - np.broadcast_to(weight.zero, shape).astype(np.int16)
-        if _fits(shifted, INT8.qmin - 1, INT8.qmax):  # zero points in the stored values; -128 is one of them
+        if _fits(
+            shifted, INT8.qmin - 1, INT8.qmax
+        ):  # zero points are part of the stored values; -128 may be one of them
             stored = shifted
         elif block or not _fits(zero, INT8.qmin - 1, INT8.qmax):
             return None

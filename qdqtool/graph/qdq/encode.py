@@ -15,7 +15,7 @@ from qdqtool.core.grids import get_storage_type
 from qdqtool.core.tensors import DType, QuantFormat
 
 # --- scales ----------------------------------------------------------------------------------------------------------
-# Makes scales that can be stored: positive, normal numbers, exact in the type that stores them.
+# Makes scales that can be stored: positive normal numbers that are exact in their type.
 
 
 SMALLEST = float(np.finfo(np.float32).tiny)
@@ -23,7 +23,7 @@ SMALLEST = float(np.finfo(np.float32).tiny)
 SMALLEST_HALF = 2.0**-20
 """Smallest FP16 scale, about 9.5e-7: a subnormal number that keeps four digits of its mantissa."""
 LARGEST_HALF = float(np.finfo(np.float16).max)
-# BF16: eight bits of exponent as FP32, seven of fraction.
+# BF16 has an exponent of 8 bits, like FP32, and a fraction of 7 bits.
 _LARGEST_BRAIN = (2.0 - 2.0**-7) * 2.0**127
 
 
@@ -133,7 +133,7 @@ def decode(
     """
     folded = _fold_blocks(stored.astype(np.float32), axis, block)
     facing = _facing(scale.astype(np.float32), folded.ndim, axis, block)
-    # a file may hold infinite scales, which are told elsewhere
+    # a file may contain infinite scales, which are reported elsewhere
     with np.errstate(invalid="ignore", over="ignore"):
         values: NDArray[Any] = (folded * facing).reshape(stored.shape).astype(float_type, copy=False)
     return values
@@ -162,7 +162,7 @@ def block_scales(
     amax = np.abs(folded).max(axis=axis + 1)
     global_scale = None
     if format_.two_level:
-        # Weights so small that their scale is no normal number would divide by zero.
+        # For very small weights the scale is not a normal number, and they would be divided by zero.
         largest = np.float32((float(amax.max()) or 1.0) / (format_.qmax * format_.scale_limit))
         global_scale = float(np.maximum(largest, np.finfo(np.float32).tiny))
     best = _storable(amax, format_, global_scale)

@@ -111,7 +111,7 @@ def _integer_type(last: Node, quantize: Node | None, view: GraphView) -> DType:
     between = quantize.outputs[0] if quantize else last.inputs[0]
     maker = view.producer(between)
     if maker is not None and maker.op in DYNAMIC_TYPES:
-        # Shape inference knows nothing of TensorRT's own operators.
+        # Shape inference does not know TensorRT's own operators.
         return DYNAMIC_TYPES[maker.op][maker.outputs.index(between)]
     return view.info(between).dtype
 
@@ -121,7 +121,7 @@ def _zero_point(node: Node, view: GraphView) -> tuple[int, ...]:
         return (0,) * prod(view.constant_shape(node.inputs[1]) or ())
     value = _constant(node.inputs[2], view)
     entries = () if value is None else _numbers(value)
-    # FP8 zero points may have fractions: rounded away from 0 they stay other numbers than 0
+    # FP8 zero points may have fractions; rounding away from 0 keeps them different from 0
     return (
         tuple(int(copysign(ceil(abs(entry)), entry)) for entry in entries)
         if all(map(isfinite, entries))

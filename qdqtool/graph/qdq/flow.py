@@ -344,7 +344,8 @@ class RepairContext:
 
     def is_plain(self, pair: QdqPair) -> bool:
         """Return True if a Q/DQ pair is one of `pairs`: integers of 8, 16 or 32 bits, without blocks."""
-        # A Q without a zero point states no type of its own: without this, FP8 scales of FP4 blocks pass for uint8.
+        # A Q without a zero point does not state its type; without this line, FP8 scales of FP4 blocks would count as
+        # UINT8.
         narrow = pair.dtype.bits is not None and pair.dtype not in STORED_INTEGERS
         return not narrow and self.integers(pair) in _INTEGERS and len(pair.scale_shape or ()) <= 1
 

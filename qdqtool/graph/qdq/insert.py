@@ -77,7 +77,7 @@ def insert(
     model = _with_rounded_floats(model, assignment, changes)
     model, assignment = _with_weights_apart(model, assignment, options)
     if options.types != "fp32" and any(entry.format != INT8 for entry in assignment.values()):
-        # Operators of TensorRT's own have no types that conversion could follow, so it comes first here.
+        # Conversion cannot infer the types of TensorRT's own operators, so it comes first here.
         return lower(QuantizedGraph(model=convert(model, options, reach)[0], assignment=assignment))
     written = lower(QuantizedGraph(model=model, assignment=assignment))
     return written if options.types == "fp32" else convert(written, options, reach)[0]

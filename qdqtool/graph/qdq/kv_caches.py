@@ -289,8 +289,8 @@ def _is_constant(edit: Edit, node: onnx.NodeProto) -> bool:
 #                            ├ Concat ─┬─ present_key (model output)
 #     k_proj ─ ... ─ new_key ┘         └─ Transpose ─ MatMul ─ Softmax ...
 #
-# A cache is found by what it does, not by its name: between the input and the output stand only operators that move
-# values, and at least one of them takes in values that the network computes.
+# A cache is found by its function, not by its name: there are only operators that move values between the input and
+# the output, and at least one of them adds values that the network computes.
 
 
 _FLOATS = frozenset({DType.FLOAT32, DType.FLOAT16, DType.BFLOAT16})
@@ -338,7 +338,7 @@ def _caches(view: GraphView, starts: list[str]) -> tuple[KvCache, ...]:
         slots = [slot for own, tensors in links.values() if group.issuperset(tensors) for slot in own]
         read = [(slot, view.by_name[slot.node].inputs[slot.index]) for slot in slots]
         if all(name in group for _, name in read):
-            continue  # nothing is computed: an input that is handed through
+            continue  # nothing is computed: the input is passed through
         computed = (name for node in view.nodes for name in node.outputs)
         caches.append(
             KvCache(

@@ -65,7 +65,7 @@ class _Reader:
         """Move the quantization of one DequantizeLinear from the graph to its consumers."""
         uses = self._view.uses(node.outputs[0])
         if uses and all(use.index == 1 and use.node.op in {QUANTIZE, DEQUANTIZE} for use in uses):
-            return  # a scale of two levels, which belongs to its readers
+            return  # a scale with two levels belongs to its readers
         try:
             source, quantization = self._quantization(node)
         except _IrregularError:

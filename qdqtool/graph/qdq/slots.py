@@ -37,7 +37,7 @@ def requantize(model: Model, edits: Iterable[SlotEdit]) -> Model:
     shifted = with_zero_points(model)
     if shifted is model:
         return _requantize_slots(model, edits, {})
-    # a scale that is edited is that of the shifted values, so the slot keeps its zero point
+    # the edited scale is for the shifted values, so the slot keeps its zero point
     zeros = {
         slot: pair.zero_point[0] for pair in find(shifted) if any(pair.zero_point) for slot in pair.slots
     }

@@ -146,7 +146,7 @@ def _scale(edit: Edit, dequantize: onnx.NodeProto, makers: dict[str, onnx.NodePr
 
 
 # --- zero points read -------------------------------------------------------------------------------------------------
-# Reads back the constants that `zero_points` wrote: Q/DQ with zero points, and the Relu that saturation replaced.
+# Reads the constants back that `zero_points` wrote: Q/DQ with zero points, and the Relu that saturation replaced.
 #
 # The metadata of the model name the Q nodes and their zero points. Entries that do not fit their nodes are ignored.
 
@@ -165,7 +165,7 @@ def with_zero_points(model: Model) -> Model:
                 continue
             size, code = float(step.reshape(())), codes[node.name][0]
             assert code is not None
-            # a Sub is undone: the input holds a negative constant less
+            # undo a Sub: its constant is negated
             constant = -float(np.asarray(-code * size, step.dtype))
             pairs[node.name] = ShiftedPair(
                 tensor=node.input[0], constant=constant, step=size, zero=0, code=int(code)

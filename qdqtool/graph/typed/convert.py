@@ -203,7 +203,7 @@ def _sentences(conversion: Conversion, narrow: Narrow, *, protected: bool) -> li
 
 
 # --- nodes that stay FP32 --------------------------------------------------------------------------------------------
-# Chooses the nodes that go on computing in FP32, each with the reason.
+# Chooses the nodes that continue to compute in FP32, each with a reason.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -233,7 +233,7 @@ def find_kept(view: GraphView, request: FloatRequest, narrow: Narrow) -> dict[st
     facts = sensitive(view, narrow.float_type)
     for node in view.nodes:
         if node.op in QDQ | LAYOUT and node.inputs[0] in large:
-            large.update(node.outputs)  # neither quantizing nor moving makes it smaller
+            large.update(node.outputs)  # neither quantizing nor moving reduces the value
         if node.op in QDQ or not _has_wide(view, node):
             continue
         reason = _reason(view, node, request, narrow, large) or facts.get(node.name)
@@ -463,7 +463,7 @@ class Rewrite:
             if self._forms.is_float(name) and len(forms) == 1:
                 form = next(iter(forms))
                 if node.op_type == DEQUANTIZE and self._forms.is_float(node.input[1]):
-                    _drop_result_type(node)  # the scale has the type of the result, and says it
+                    _drop_result_type(node)  # the scale states the type of the result
                 elif form == NARROW:
                     _choose(node, self._narrow)
                 node.output[index] = self._name(name, form)

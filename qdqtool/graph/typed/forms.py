@@ -64,7 +64,7 @@ class Forms:
     def of(self, tensor: str) -> frozenset[Form]:
         """Return the forms in which a node makes a tensor; none for constants, stored in each form read."""
         if tensor not in self._of_tensor:
-            # Scales that are dequantized themselves could ask for each other: the first answer is a guess.
+            # Dequantized scales could depend on each other, so the first answer is a guess.
             self._of_tensor[tensor] = frozenset({NARROW})
             self._of_tensor[tensor] = self._producer_forms(tensor)
         return self._of_tensor[tensor]
@@ -72,7 +72,7 @@ class Forms:
     def read(self, node: onnx.NodeProto, index: int) -> Form:
         """Return the form in which a node input reads its tensor."""
         if node.op_type == DEQUANTIZE and index == 1:
-            return min(self.of(node.output[0]), default=WIDE)  # the result is of a type of its own
+            return min(self.of(node.output[0]), default=WIDE)  # the result has its own type
         if node.op_type == QUANTIZE and index < 2:
             return self._find_quantized_form(node)
         if node.name in self._kept:
@@ -129,7 +129,7 @@ class Forms:
 
 
 # --- signatures of operators -----------------------------------------------------------------------------------------
-# Where an operator's schema allows a narrow float type.
+# The inputs and outputs of an operator for which its schema allows a narrow float type.
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +188,7 @@ def _signature(op: str, opset: int, word: str) -> Signature:
 
 
 # --- scales that must stay -------------------------------------------------------------------------------------------
-# Finds the scales that a narrow type may not change on one side of their integers only.
+# Finds scales that a narrow type must not change on only one side of their integers.
 
 
 def rounded_scales(edit: Edit, forms: Forms) -> frozenset[str]:
@@ -219,7 +219,7 @@ def _has_narrow(node: onnx.NodeProto, forms: Forms) -> bool:
 
 
 # --- other scales for stored integers --------------------------------------------------------------------------------
-# Stored integers whose scale a narrow type would distort get another scale, and other integers to match.
+# If a narrow type would distort the scale of stored integers, both get new values.
 
 _COARSE = frozenset({"int8", "uint8"})
 """Integer types for which rounding a scale changes the values by less than their own rounding."""

@@ -390,7 +390,7 @@ class Ranges:
 
 
 def _steps(amax: NDArray[Any], format_: QuantFormat, *, per_channel: bool) -> tuple[float, ...]:
-    # A channel without any value but 0 takes any scale.
+    # A channel with only zeros can have any scale.
     filled = np.where(amax > 0, amax, format_.qmax) if per_channel else amax
     return tuple(float(value) / format_.qmax for value in np.atleast_1d(filled))
 

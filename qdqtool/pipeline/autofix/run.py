@@ -153,7 +153,7 @@ def _open_search(
 
 
 def _refuse_used(request: FixRequest) -> None:
-    # A failed attempt leaves its lock file behind, and one that was killed also its builds.
+    # A failed attempt leaves its lock file, and a killed attempt also its builds.
     there = {path.name for path in request.out.iterdir()} - {".lock"} if request.out.is_dir() else set()
     if request.out.resolve() == request.subject.resolve() or (there and not is_unfinished(request.out)):
         raise UsageError(

@@ -107,7 +107,7 @@ class FixSearch:
         self._paired: tuple[BuiltModel | None, frozenset[Slot]] = (None, frozenset())
         self._on_build: OnBuild = lambda _done, _total: None
         self.trials: list[FixTrial] = []
-        # The first engine is what the search starts from; only what is built beyond it is a trial.
+        # The search starts from the first engine; only later builds are trials.
         self.first = self.best = builder.make({}, folder / "first", bounds.builds + 1)
         self._attempts = 0
         self._tell_given_up(self.best)
@@ -273,7 +273,7 @@ class FixSearch:
                 edits, self._folder / str(self._attempts), self._bounds.builds - self.builds, settings
             )
         except SystemFault:
-            # A full disk says nothing about the edits: another search would find what this one now gives up.
+            # A full disk shows nothing about the edits: another search could still keep them.
             raise
         except QdqError as error:
             if not isinstance(error, BuildError) and len(group) == 1:

@@ -53,7 +53,7 @@ def prepare_traced(traced: Traced, recipe: Recipe, placement: Placement | None =
         path = Path(folder) / "float.onnx"
         write_float(traced.flat, traced.example, path, exporter=recipe.qat.exporter, opset=recipe.qat.opset)
         ready = _ready(path, recipe, placement)
-        ready = replace(ready, proto=whole(ready.proto))  # it outlives its file
+        ready = replace(ready, proto=whole(ready.proto))  # it exists longer than its file
     refuse_unmatched(recipe, ready.view, "calibrate", "insert", *([] if placement else ["place"]))
     chosen = placement or decide(ready.view, recipe.placing)
     if not chosen.quantized:
@@ -122,7 +122,7 @@ def export(model: PreparedModel, path: Path, loader: Iterable[Any] = (), limit: 
     with _float(model) as (source, ready):
         reach = None
         if feeds:
-            # Biases stay those that training made of the corrected ones.
+            # Keep the trained biases, which began as the corrected biases.
             job = _calibration(model, source, ready, feeds, {"bias": "keep"})
             table = _refresh_ranges(table, job) if model.sites.lost else table
             reach, notes = reach_for(ready, options, job.samples)
@@ -144,7 +144,7 @@ def _calibration(
     model: PreparedModel, path: Path, ready: Model, feeds: list[Any], changes: Mapping[str, Any]
 ) -> Calibration:
     """Return a calibration job for the network with its current weights and the samples."""
-    # the quantizers that are trained are symmetric
+    # the trained quantizers are symmetric
     options = model.recipe.calibrate.model_copy(update={**changes, "symmetric": "always"})
     recipe = model.recipe.model_copy(update={"calibrate": options})
     job = Calibration(CalibrationRequest(model=path, recipe=recipe, samples=sample_objects(feeds)))

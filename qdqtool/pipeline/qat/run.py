@@ -121,7 +121,7 @@ def _noise_row(name: str, comparison: Comparison, report: Report) -> QatRow:
 
 _DRAWS = 200
 """Number of bootstrap draws. A metric such as mean average precision needs all samples, so every draw computes it again."""
-# Fixed: the same scores give the same interval.
+# Fixed seed: equal scores give equal intervals.
 _SEED = 20250
 
 
@@ -177,7 +177,7 @@ def _measure_network(network: Network, model: Path) -> _Measured:
 def _draws(
     score: Callable[[Any, Any], float], pair: tuple[Any, Any], total: int, picked: Callable[..., Any]
 ) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    # The same seed for every model, so that all are measured on the same draws and changes are paired.
+    # One seed for all models, so that all are measured on equal draws and changes are paired.
     rng = np.random.default_rng(_SEED)
     drawn = (rng.integers(0, total, total) for _ in range(_DRAWS))
     return np.array([float(score(*(picked(each, rows, total) for each in pair))) for rows in drawn])

@@ -82,7 +82,7 @@ def add_shifts(
         if on_progress is not None:
             on_progress(done, len(layers))
 
-    # samples of a model with a fixed batch cannot run together in one graph
+    # a graph with a fixed batch cannot run several samples together
     means = float_means(undo_rounding(model, table), layers, feeds)
     shifts = believed_shifts(LayerWalk(quantized, layers), means, feeds, on_layer)
     return replace(table, shifts=tuple(entry for entry in shifts if any(entry.shift)))

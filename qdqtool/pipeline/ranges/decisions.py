@@ -168,7 +168,7 @@ def _final(request: TableRequest, method: str, on_progress: OnProgress | None) -
         doubts = doubtful_ranges(undo_rounding(request.model, changed), changed, tensors, samples)
         changed = replace(changed, notes=(*changed.notes, *doubts))
         return FinalTable(table=changed, histograms=request.histograms)
-    # A damaged sample is refused before the network runs with its ranges.
+    # A damaged sample is refused before the network runs with ranges from it.
     widest = _Maker(request, options.model_copy(update={"method": "max", "overrides": {}}), None).plain()
     tensors = request.histograms.tensors
     early = refuse_extremes(request.model, smallest_ranges(widest, tensors), tensors, request.samples)
@@ -186,7 +186,7 @@ def _final(request: TableRequest, method: str, on_progress: OnProgress | None) -
     floats = request.model if request.changes else undo_rounding(request.model, before)
 
     def moved_table() -> CalibrationTable:
-        # Biases are corrected to the means of layers, and equalized layers have other means.
+        # Biases are corrected to the means of layers, and equalization changes these means.
         reference = maker.reference.of(floats) if maker.reference and before.equalized else maker.reference
         changed = _with(request.recipe, options)
         return with_zero_points(network, before, request.samples, changed, reference, on_progress)
@@ -347,7 +347,8 @@ def _predict_equalizations(
         named = dict.fromkeys(_NAMED) if folded else {}
         ways |= {AUTO: changes, **named} if changes else {}
         turned = rotate_streams(model.view)
-        # On the trained decoder of benchmarks/trained.py smooth gains more than rotate, though one tensor alone foretells nothing.
+        # On the trained decoder of benchmarks/trained.py, smooth gains more than rotate, although no single tensor
+        # predicts a gain.
         ways |= {ROTATE: turned, "smooth": None} if turned else {}
     return ways
 
@@ -427,7 +428,7 @@ class _Maker:
         rounded = (
             self._round_table(rounding, samples) if self._request.recipe.weights.rounds_by_outputs else None
         )
-        # what random samples make of the outputs says nothing about which calibrator is better
+        # outputs of random samples do not show which calibrator is better
         judged = (
             self.options.method == AUTO and samples.meaningful and weight_bytes(model) < SINGLE_FILE_LIMIT
         )
@@ -508,7 +509,7 @@ class _Maker:
         if rounded is nearest or rounded.best.decibel - nearest.best.decibel < _HIDDEN_DB:
             return rounded, ()
         table = self._round_table(GPTQ, samples, nearest.table)
-        # the first choice has used its inferences
+        # the first choice has used up its inferences
         reference.budget.most += reference.budget.spent
         again = self._choose_table(reference, table, parts, 0)
         before = rounded.trial.candidate(GPTQ, rounded.table, again.samples)

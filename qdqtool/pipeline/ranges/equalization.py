@@ -70,9 +70,10 @@ if TYPE_CHECKING:
 # --- uneven ----------------------------------------------------------------------------------------------------------
 # `weights.equalize: depthwise`: makes the channels that depthwise convolutions read equally large.
 #
-# One scale serves all channels of an activation. An ordinary convolution adds its channels up, so small ones matter little; a depthwise one
-# computes every output channel from one channel alone, and what the scale rounds away of a small one is gone. Its weights have a scale for each
-# channel, so that they take any factor without loss:
+# An activation has a single scale for all channels. An ordinary convolution adds its channels, so small channels
+# matter little. A depthwise convolution computes every output channel from a single input channel, so the values of a
+# small channel that the scale rounds to 0 are lost. Its weights have a scale per channel, so they take any factor
+# without loss:
 #
 #     x -> Q/DQ -> depthwise (w)         x / s -> Q/DQ -> depthwise (w * s)
 #
@@ -154,7 +155,7 @@ def uneven(model: Model, placement: Placement, *, everywhere: bool) -> tuple[Sca
     Without `everywhere`, only those that cost no kernel.
     """
     formats = formats_of(placement)
-    # what shares its scale with others has channels of theirs
+    # a tensor that shares its scale with others would change their channels too
     alone = {group[0] for group in groups(placement) if len(group) == 1}
     return tuple(
         scalable
@@ -428,12 +429,12 @@ def _strongest(
 # hardly use it, as behind the normalizations of large language models, the others are left a few steps. Factors in the
 # constants on both sides make the channels alike (`graph.equalize`), and the float network computes the same.
 #
-# Most networks have no such channels, and equalized all the same they get noisier: clipping has found the
-# balance already. So whether there are any is asked first, of what is known without a run: the constants in front of a tensor
-# tell about how large its channels are, those behind it how much each counts, and its histogram how far the chosen
-# range reaches. Only where these foretell much less noise behind a layer, or where half of the values that fire lie below two
-# steps, the channels are measured on samples, and a calibration of the equalized network is compared with the plain
-# one by the outputs.
+# Most networks have no such channels, and equalization makes them noisier, because clipping has already found the best
+# compromise. So the search for such channels begins with facts that need no run: the constants before a tensor show
+# about how large its channels are, the constants after it show how much each channel counts, and its histogram shows
+# the chosen range. Channels are measured on samples only if this predicts much less noise after a layer, or if half of
+# the nonzero values are below two steps. Then a calibration of the equalized network is compared with the plain one by
+# the outputs.
 
 
 OUTLIER_SAMPLES: Final = 64
@@ -558,7 +559,7 @@ def _best(
     live = np.where(weights > 0, 1.0, 0.0)
     tried += [migration(peaks, live, strength) for strength in _OF_CHANNELS]
     after = [of_values(each, float((peaks / each).max(initial=0))) for each in tried]
-    # Weights get noisier, so what does not gain without them need not look at them.
+    # Equalization makes weights noisier: without a gain in the activations, the weights need not be examined.
     if min(after) * less >= now:
         return None
     now += weight_noise(view, scalable, unchanged, channels.energy, values)

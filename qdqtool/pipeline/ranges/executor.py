@@ -95,7 +95,8 @@ class TrialSession:
         if reference.together:
             del quantized
             self._runner, corrected = _open_correcting(self.tunable, reference.layers)
-            # From here on the session holds the weights: copies of them would set the peak of the whole job.
+            # From here on the session holds the weights; copies of them would determine the peak memory of the whole
+            # job.
             self.tunable = replace(self.tunable, model=model)
             self._corrected = replace(corrected, model=model)
             del corrected
@@ -243,7 +244,7 @@ class TrialSession:
         most = (self.budget.most - self.budget.spent) // max(1, judgements)
         if self._corrected is not None:
             return self.reference.affordable(most)
-        # the walk over the layers, which gives every candidate its shifts, is run before
+        # the walk over the layers, which gives every candidate its shifts, runs first
         most -= 0 if self._walk is None else _SHIFTING
         return spread_over(self.reference.samples, most)
 
@@ -265,7 +266,7 @@ class TrialSession:
         assert self._corrected is not None
         before = candidate.differences
         values = self._corrected_run(candidate.table, batch, whole, before)
-        # What a session returns lies in its memory, all of which would stay as long.
+        # Outputs are in the memory of their session, which would be kept as long as they are.
         differences = {
             node: np.concatenate([before[node], values[name]]) if before else values[name].copy()
             for node, name in self._corrected.differences.items()

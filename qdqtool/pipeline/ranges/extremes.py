@@ -151,12 +151,12 @@ def _is_suspect(
     histogram: Histogram, entry: TensorRange, limit: float, samples: int, *, is_input: bool
 ) -> bool:
     if not histogram.total or histogram.exponent is None or histogram.amax < entry.amax[0] / 2:
-        return False  # another tensor made the range
+        return False  # the range comes from another tensor
     if not histogram.has_bins:
         return histogram.amax >= _LARGE
     if is_input:
         return int(histogram.counts[int(limit / histogram.width) + 1 :].sum()) <= _SURVIVING * histogram.total
-    # In the first bin are all values below a part in thousands of the largest.
+    # The first bin contains all values below a few thousandths of the largest.
     few = (1 + _CULPRITS * samples) / samples
     return samples >= _FEWEST and int(histogram.counts[1:].sum()) <= few * histogram.total
 

@@ -116,7 +116,7 @@ def parts_of(
         InputFileError: as the runners.
     """
     samples = reference.samples
-    few = len(samples)  # fewer than `whole` where some are left out for what they hold
+    few = len(samples)  # fewer than `whole` if some samples are skipped because of their values
     if (
         count_taken(model.view, whole) < whole
         or options.overrides
@@ -258,7 +258,7 @@ def _average_tied(
         for part in range(len(least_noisy.parts))
     ]
     mean = judged("mean", table, parts)
-    # the best of several looks better than it is: a mean that is tied with it is as good, and less by chance
+    # the best of several looks better than it is; a mean that is tied with it is as good, and depends less on chance
     return least_noisy if better(least_noisy.shares, mean.shares, candidates=len(tried)) else mean
 
 

@@ -366,7 +366,7 @@ class _Proposer:
                 insert_for_engine(*self._network, table, self._recipe.insert)
                 for table in (self._table, candidate)
             ]
-            with ThreadPoolExecutor(len(both)) as pool:  # each build is a process of its own
+            with ThreadPoolExecutor(len(both)) as pool:  # each build has its own process
                 return list(pool.map(lambda network: engine_counts(network, builder, request), both))
         except (BuildError, UsageError):
             return []

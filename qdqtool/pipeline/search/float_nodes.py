@@ -95,7 +95,7 @@ class Limit:
         room = self.max_drop / 100 - float(losses.mean())
         if room <= 0:
             return None
-        # the number at which `largest_loss` is the limit, where samples go on losing as these did
+        # the number of samples at which `largest_loss` reaches the limit, if samples continue to lose at this rate
         z = NormalDist().inv_cdf(self.confidence)
         spread = z**2 * float((losses**2).mean())
         middle = 2 * room + spread
@@ -112,7 +112,7 @@ class Limit:
             signal = [sum(part) for part in zip(*(run.signal for run in all_of), strict=True)]
             noise = [sum(part) for part in zip(*(run.noise for run in runs), strict=True)]
             ratios = [left / right for left, right in zip(noise, signal, strict=True) if right > 0]
-            # a little less than was measured: sums in another order end otherwise
+            # slightly less than measured, because sums in another order give other last digits
             least = sum(ratios) / len(ratios) * (1 - 1e-9) if ratios else 0.0
             if least > 0 and -10 * log10(least) < self.min_sqnr:
                 return True
@@ -125,7 +125,7 @@ class Limit:
             return True
         if not self.confidence:
             return False
-        # what others gain makes the sum of squares larger, and is left out of it
+        # gains of other samples would enlarge the sum of squares, so they are excluded
         squares = float((losses_of(runs) ** 2).sum())
         worst = 100 * largest_loss_of(least, squares, len(hits), self.confidence)
         return worst > max(self.max_drop, smallest_confirmable_drop(len(hits), self.confidence)) + 1e-9
@@ -206,7 +206,7 @@ class FloatSearch:
         self._missed.add(frozenset())
         self._trials[1].remember_worst(first, self._checking)
         if not self._keeps(names):
-            # More float than this is not to be had.
+            # No further node can become float.
             return self._build_limit(whole, None)
         kept = self._without_idle(self._smallest(names))
         return self._build_limit(whole, kept)
@@ -280,7 +280,7 @@ class FloatSearch:
             return kept
         self._say(f"each of {count_noun(len(kept), 'node')} quantized again separately")
         back = self._noises({name: [kept_name for kept_name in kept if kept_name != name] for name in kept})
-        self._on_check = None  # nodes are counted from here on, and not the samples of each
+        self._on_check = None  # from here on the progress counts nodes, not the samples of each node
         while len(fewer := self._put_back(kept, sorted(kept, key=lambda name: back[name]))) < len(kept):
             kept = fewer
             self._say(f"after quantizing again those that may be quantized: {self._describe_kept(kept)}")

@@ -118,10 +118,10 @@ def _search_limit(
         work = runner.start(first, "insert")
         table = CALIBRATION.read(work.path("calibration.json"))
         plain = undo_rounding(load(work.path("model.prepared.onnx")), table)
-        # A node that is switched alone takes its zero points along, which constants would leave behind.
+        # A single node is switched together with its zero points; constants would stay behind.
         model = with_zero_points(load(work.path("model.qdq.onnx")))
         network = SwitchedNetwork(model, table.shifts, plain, description="Q/DQ model")
-        # from all over: data sets are often sorted by class
+        # spread over the data set, because data sets are often sorted by class
         choosing, checking = from_all_over(work.samples, options.samples), work.evaluation
         noise_alone = compared.model_copy(update={"task": "none"})
         total = len(checking) if compared.limit is None else min(compared.limit, len(checking))

@@ -387,7 +387,7 @@ def _quantize_model(request: SensitivityRequest, on_step: OnStep) -> _Quantized:
     )
     method = request.recipe.calibrate.method
     histograms = calibration.collect(
-        # other calibrators are tried as cures, and most of them need counted magnitudes
+        # other calibrators are tried as cures, and most of them need histograms
         calibration.collect_options([AUTO if request.options.causes else method]),
         None,
         on_progress=lambda done, total: on_step("calibrate", done, total),

@@ -125,7 +125,7 @@ class RunStore:
     def _append(path: Path, line: object) -> None:
         try:
             with path.open("a", encoding="utf-8") as stream:
-                # A line that a killed process left unfinished must not swallow this one.
+                # An unfinished line of a killed process must not merge with this line.
                 stream.write(("" if stream.tell() == 0 else "\n") + json.dumps(line, sort_keys=True))
                 stream.flush()
                 os.fsync(stream.fileno())

@@ -41,10 +41,11 @@ from qdqtool.trt.ops import PRODUCTS
 # --- staged ----------------------------------------------------------------------------------------------------------
 # Runs many subsets of the quantized nodes of one model, each stage once for all subsets that agree up to there.
 #
-# The subsets form a tree: at every stage those part that want different nodes of it quantized. It is walked depth first, so
-# that only the tensors along one path are in memory. Searches ask for one node alone, or all but one: up to that node their
-# paths are the float network or the quantized one, which is run once. After it, if paths no longer part, stages run in a few
-# large parts. A cut costs a little: it ends fusions of onnxruntime, and tensors are copied.
+# The subsets form a tree: paths separate at a stage if subsets quantize different nodes of it. The tree is walked
+# depth first, so only the tensors along one path are in memory. Searches request one node alone, or all nodes but one:
+# up to this node, their paths are the float network or the quantized network, and each runs once. After it, if paths
+# no longer separate, stages run in a few large parts. A cut has a cost: onnxruntime cannot fuse across it, and tensors
+# are copied.
 
 
 _ROOM: Final = 512 << 20
@@ -177,7 +178,7 @@ class StagedRunner:
                 for form, members in paths.items():
                     yield from self._descend(part.stop, self._behind(part, form, states), members, on_states)
                 return
-            # Nobody comes back here: what was in front of it is let go.
+            # No path returns here: free the tensors before it.
             number, states = part.stop, self._behind(part, next(iter(paths)), states)
         if on_states is not None:
             on_states(states)

@@ -39,8 +39,8 @@ from qdqtool.report.assemble import assemble, headline
 # --- trial line ------------------------------------------------------------------------------------------------------
 # The steps of a trial: those of a run, without parts that only a reader of its report needs.
 #
-# Where noise arises inside the network and what the samples are like takes as long as the comparison itself, and all trials are
-# compared with the same float outputs. The run folders of what nothing beats are whole runs.
+# To locate the noise inside the network and to check the samples takes as long as the comparison itself, and all
+# trials are compared with equal float outputs. The run folders of the best trials are complete runs.
 
 
 _ROOM: Final = 128 << 20
@@ -58,7 +58,7 @@ class FloatOutputs:
         try:
             return steps.compare_outputs(work, self._open_trial)
         finally:
-            # beside a calibration its weights would be in the way
+            # its weights would take memory beside a calibration
             for runner in self._known.values():
                 runner.close()
 
@@ -67,7 +67,7 @@ class FloatOutputs:
         if remembered is None:
             remembered = self._known[returned] = Remembered(open_it, _ROOM)
         else:
-            remembered.reopen(open_it)  # the files of trials before are gone
+            remembered.reopen(open_it)  # the files of earlier trials were removed
         return remembered
 
 
@@ -143,7 +143,7 @@ class SweepRequest:
     recipe: str | None = None
     settings: tuple[str, ...] = ()
     trials: int | None = None
-    storage: str = field(default="", repr=False)  # Dask workers log what they are called with
+    storage: str = field(default="", repr=False)  # Dask workers log the arguments of calls
     study: str = ""
     cluster: str = ""
     export: Path | None = None
@@ -371,7 +371,7 @@ class SweepContext:
                 log.warning("%s is not in the chart: %s", name, error)
                 continue
             low, high = (None, None) if accuracy is None else _interval(accuracy)
-            # Against itself FP32 has no noise: what is left is the order of sums.
+            # FP32 compared with itself has no noise: only the order of sums differs.
             is_itself = types == "fp32" and (accuracy is None or accuracy.reference is None)
             point = FloatPoint(
                 name=name,
@@ -419,9 +419,9 @@ class SweepContext:
         return self._trial_request(settings, out)
 
     def _trial_request(self, settings: tuple[str, ...], out: Path) -> RunRequest:
-        # the same recipe was loaded before, under the trust that the user gave
+        # this recipe was loaded before, with the user's trust
         recipe = recipes.load(self.request.recipe, [*self.request.settings, *settings], trust=True)
-        # what was read or tried about the pictures and the task holds for all trials
+        # facts about images and task that were read or tried apply to all trials
         unchanged = [
             name
             for name in ("samples", "compare")
@@ -469,7 +469,7 @@ def _interval(accuracy: AccuracySummary) -> tuple[float | None, float | None]:
     if accuracy.interval is None:
         return None, None
     low, high = accuracy.interval
-    # Of a task metric the difference to the float model is what is known, sample by sample.
+    # For a task metric, the difference to the float model is known for each sample.
     base = accuracy.reference or 0.0
     low, high = base + low, base + high
     return (max(low, 0.0), min(high, 100.0)) if accuracy.unit == "%" else (low, high)

@@ -42,9 +42,9 @@ from qdqtool.pipeline.writing import write
 # --- hosts -----------------------------------------------------------------------------------------------------------
 # Times exported models on this or another machine: sends the folder over ssh, runs its script, fetches times.json.
 #
-# The machine needs an ssh server, Python 3.8, tar and trtexec. What was sent and timed stays there in
-# `~/.cache/qdqtool/DIGEST`, so that the same command continues where it was stopped. No password is asked for, and no host
-# key accepted: ssh must log in by key to a host that is known.
+# The machine needs an ssh server, Python 3.8, tar and trtexec. Sent files and times stay there in
+# `~/.cache/qdqtool/DIGEST`, so that a repeated command continues where it was stopped. ssh must log in with a key to a
+# known host: it asks for no password and accepts no new host key.
 
 
 TIMES: Final = "times.json"
@@ -434,7 +434,7 @@ _OWN_FLAGS: Final = frozenset(
 """Flags of trtexec that the script sets."""
 _QUANTIZED: Final = ("--int8", "--fp16")
 """Flags for a quantized model if trtexec has no strong typing."""
-# As every interval of the tool.
+# Like every interval of this tool.
 _SURE: Final = 0.95
 
 

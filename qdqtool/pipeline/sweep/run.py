@@ -46,8 +46,8 @@ from qdqtool.runtime.session import on_device
 # --- workers ---------------------------------------------------------------------------------------------------------
 # Runs a sweep on Dask: every worker takes part in the study, as if the command had been started there.
 #
-# The workers must see the model, the samples and the sweep's folder under the same paths. What they find is in the
-# storage, so a worker that dies loses its running trial only, and the scheduler itself holds nothing that matters.
+# The workers must see the model, the samples and the sweep's folder under equal paths. Results are in the storage, so
+# a worker that dies loses only its running trial, and the scheduler holds no results.
 
 
 _ONE_AT_A_TIME = Lock()
@@ -251,7 +251,7 @@ def _search(
         ):
             end_trial()
             return True
-        # Looked at anew: since this round began others may have claimed what was free, or let go of what they had.
+        # Read again: since this round began, other workers may have claimed free trials or released their own.
         now = states()
         if not now["RUNNING"]:
             return now.total() < most
@@ -260,7 +260,7 @@ def _search(
         return True
 
     while _persevering(one_more):
-        pass  # every round may lose the storage and find it again
+        pass  # in every round the storage may be lost and come back
     return _persevering(study.trials)
 
 
@@ -288,7 +288,8 @@ def _persevering(act: Callable[[], T], pauses: tuple[int, ...] | None = None) ->
         except StorageLost as error:  # noqa: PERF203 -- this is what the loop is for
             if error.full:
                 raise
-            # Workers that begin at the same instant make the same tables: the second try finds them made.
+            # Workers that start together create the tables at the same time; the second try succeeds because they
+            # exist.
             log.log(
                 logging.WARNING if attempt else logging.INFO, "%s; trying again in %s s", error.what, pause
             )

@@ -93,7 +93,7 @@ class Space:
         plain = (key for key in choice if not _is_own(key) and not key.startswith(FORMATS_OF))
         changes = [_setting(key, choice[key]) for key in plain]
         if groups:
-            # Patterns of the sweep come first, as the first that matches wins.
+            # Patterns of the sweep come first, because the first match wins.
             own_formats = {
                 glob: name for glob, name in self._base.place.formats.items() if glob not in groups
             }

@@ -45,7 +45,7 @@ def speaking_plainly(url: str) -> Iterator[None]:
     try:
         yield
     except (sqlalchemy.exc.ArgumentError, sqlalchemy.exc.NoSuchModuleError):
-        raise  # about the address, not the storage
+        raise  # the error is about the address, not the storage
     except (optuna.exceptions.StorageInternalError, sqlalchemy.exc.SQLAlchemyError) as error:
         cause = without_password(str(error.__cause__ or error).splitlines()[0], url)
         raise StorageLost(
@@ -92,7 +92,7 @@ class Storage:
         import sqlalchemy.exc
 
         optuna.logging.set_verbosity(optuna.logging.ERROR)
-        logging.getLogger("alembic").setLevel(logging.ERROR)  # how optuna makes its tables is not news
+        logging.getLogger("alembic").setLevel(logging.ERROR)  # do not show how optuna creates its tables
         self.url = url
         try:
             with speaking_plainly(url):
@@ -132,7 +132,8 @@ class Storage:
         key = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], signed=True)
         with speaking_plainly(self.url), engine.begin() as transaction:
             for limit in ("lock_timeout", "idle_in_transaction_session_timeout"):
-                # A machine that is cut off in here is thrown out by the server, so that the others can go on.
+                # If a machine loses its connection here, the server ends its transaction, so that other machines can
+                # continue.
                 transaction.execute(text(f"set local {limit} = '{_CLAIM_S}s'"))
             transaction.execute(text("select pg_advisory_xact_lock(:key)"), {"key": key})
             yield

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
 
 
-# A worker shows every so many seconds that it lives, and counts as dead after twelve times of silence.
+# Seconds between two signs of life of a worker; it counts as dead after twelve missing signs.
 BEAT_S = 5.0
 GRACE_S = 60.0
 WORKER = "worker"
@@ -82,7 +82,7 @@ def beating(trial: Any, url: str) -> Iterator[None]:
         count = 0
         while not over.wait(BEAT_S):
             count += 1
-            # A beat that gets lost is no matter: the worker that settles the trial meets the same storage and state.
+            # A lost sign of life does no harm: the worker that ends the trial finds the same storage and state.
             with suppress(StorageLost, optuna.exceptions.UpdateFinishedTrialError), speaking_plainly(url):
                 trial.set_user_attr(BEAT, count)
 
@@ -202,7 +202,7 @@ class Study:
         state = optuna.trial.TrialState
         trials = self.study.get_trials(deepcopy=False)
         taken = {_choice_key(choice_of(trial)) for trial in trials if _is_settled(trial)}
-        # Left by a worker that died between the two.
+        # A worker died between the two steps.
         waiting = any(trial.state is state.WAITING for trial in trials)
         while waiting or len(taken) < most:
             if not waiting and not drawn and not self._enqueue_next(space, most, taken):
@@ -218,7 +218,7 @@ class Study:
             if _choice_key(choice) not in taken:
                 return trial, choice
             self._settle(trial.number, state.PRUNED)
-            # A sampler that likes one choice would draw it again for ever.
+            # A sampler that prefers one choice would draw it again forever.
             waiting = drawn and self._enqueue_next(space, space.size, taken)
             waiting = waiting or bool(self.study.get_trials(deepcopy=False, states=(state.WAITING,)))
         return None
@@ -301,12 +301,12 @@ def _is_orphan(trial: Any) -> bool:
 # --- sampler ---------------------------------------------------------------------------------------------------------
 # Orders trials by expected gain: the results of finished trials for each value decide which choice comes next.
 #
-# Accuracy and the logarithm of the time are taken as sums of one effect per value, each known up to what the trials leave
-# open of it (Bayesian linear regression). A choice is worth what it is expected to gain over the best accuracy among
-# trials that are as fast: s (phi(z) + z Phi(z)), expected improvement (Mockus 1974; Jones et al. 1998). Values that no
-# trial had are the most uncertain ones, so each is tried early, calibrators before all else.
+# Accuracy and the logarithm of the time are modelled as sums of one effect per value, each with its uncertainty
+# (Bayesian linear regression). The worth of a choice is its expected gain over the best accuracy among equally fast
+# trials: s (phi(z) + z Phi(z)), expected improvement (Mockus 1974; Jones et al. 1998). Values that no trial had are
+# the most uncertain, so each is tried early, calibrators first.
 #
-# An Optuna sampler: no choice is drawn twice while others are left, and the same trials give the same next choice.
+# An Optuna sampler: no choice is drawn twice while others are left, and equal trials give an equal next choice.
 
 
 _MOST: Final = 20_000

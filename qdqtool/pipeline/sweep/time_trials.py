@@ -23,7 +23,8 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 # trtexec's own default.
 WARM_UP_MS = 200
-# Seconds between two looks at the clock of the GPU while an engine runs: rare, because nvidia-smi disturbs the measurement.
+# Seconds between two readings of the GPU clock while an engine runs: long, because nvidia-smi disturbs the
+# measurement.
 LOOK_S = 1.0
 # Names of the GPU of a Jetson in /sys/class/devfreq: Nano and Orin with JetPack 6, TX2, Xavier, Orin with JetPack 5.
 JETSON = ("gpu", "gp10b", "gv11b", "ga10b")
@@ -64,7 +65,7 @@ def main() -> int:
             try:
                 ms, host_ms, state = time_round(options.trtexec, models[name], options.iterations)
             except RuntimeError as error:
-                # the others' times are worth having
+                # the times of the other engines are still useful
                 failed[name] = str(error)
                 del rounds[name], enqueue[name]
                 sys.stderr.write(f"{name}: {error}\n")
@@ -79,7 +80,7 @@ def main() -> int:
         try:
             profiles[name] = profile(options.trtexec, models[name], options.iterations)
         except RuntimeError as error:  # noqa: PERF203 -- an engine without a profile must not cost the others theirs
-            # the times of the rounds are worth having
+            # the times of the finished rounds are still useful
             sys.stderr.write(f"{name} has no layer times: {error}\n")
     times = {
         "digest": manifest["digest"],
@@ -198,7 +199,7 @@ def inference(model: "dict[str, Any]", iterations: int) -> "list[str]":
         "--duration=0",
         f"--warmUp={WARM_UP_MS}",
         "--useSpinWait",
-        # without them every dynamic dimension is 1, which an engine built for other shapes refuses
+        # without shapes every dynamic dimension would be 1, which an engine for other shapes refuses
         *([f"--shapes={model['shapes']}"] if model["shapes"] else []),
         *model["flags"],
     ]

@@ -36,7 +36,7 @@ def _collect(files: Mapping[str, Path]) -> list[dict[str, Any]] | None:
     try:
         model = load(files[_FILE])
     except InputFileError as error:
-        # a copied folder may lack the weights of the model; the rest of the report needs none
+        # a copied folder may lack the weights of the model; the other sections do not need them
         log.warning("the model is not drawn: %s", error)
         return None
     nodes = [node for node in model.view.nodes if node.op not in QDQ | {"Constant"}]

@@ -125,7 +125,7 @@ def general(cause: Cause, text: str, timed: str = "") -> Cause:
     where = " ".join(filter(None, (f"at {subject}" if subject else "", place)))
     why = "; ".join(dict.fromkeys(filter(None, (parts.statement, _refute(parts.condition), parts.status))))
     meaning = f"{cause.meaning}{f' {where}' if where else ''}{f': {why}' if why else ''}"
-    # Other lines may name the layer of an exact cause.
+    # An exact cause may have its layer in another line.
     is_layered = cause.area not in _NO_NODE and cause.rank != "exact"
     missing = ["which layer it concerns"] if is_layered and not subject else []
     missing += [] if parts.statement or cause.rank == "unknown" else ["the reason"]
@@ -173,7 +173,7 @@ def _applies(variant: Wording, layer: str, situation: Situation) -> bool:
         return False
     if variant.step and variant.step != situation.step:
         return False
-    # A Q or DQ node chooses its type itself, whatever the flags allow.
+    # A Q or DQ node decides its type itself, independent of the flags.
     is_by_flags = situation.types and not _QUANTIZER.search(layer)
     return not variant.types or bool(is_by_flags and re.search(variant.types, situation.types))
 

@@ -28,7 +28,7 @@ class PytorchQuantization:
             warnings.simplefilter("ignore")
             modules = need("pytorch_quantization.nn", fix=NVIDIA)
             descriptors = need("pytorch_quantization.tensor_quant", fix=NVIDIA)
-            # Not by set_verbosity of absl, which would silence everybody's loggers.
+            # Do not use absl's set_verbosity: it changes all loggers.
             logging.getLogger("absl").setLevel(logging.ERROR)
             axis = None if start.axis is None else (start.axis,)
             learn = start.learn and start.axis is None
