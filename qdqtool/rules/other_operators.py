@@ -221,6 +221,8 @@ if TYPE_CHECKING:
     import onnx
 
 _MICROSOFT = "com.microsoft"
+_PER_AXIS = 13
+"""The first opset in which Softmax computes along one axis."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -299,7 +301,7 @@ def fix_operator(context: RepairContext) -> Iterator[Change]:
             form: _OperatorForm | None = _concat(node)
         else:
             form = _FORMS.get((domain, node.op_type))
-        if form is None or _last_channels(node) or not _is_complete(node, form):
+        if form is None or _last_channels(node) or not _is_complete(node, form) or _flattens(operator):
             continue
         _rewrite_operator(context, node, form)
         yield Change(
@@ -318,6 +320,15 @@ def _is_complete(node: onnx.NodeProto, form: _OperatorForm) -> bool:
 
 def _last_channels(node: onnx.NodeProto) -> bool:
     return any(attribute.name == "channels_last" and attribute.i for attribute in node.attribute)
+
+
+def _flattens(operator: Node) -> bool:
+    """Return True for a QLinearSoftmax that flattens its input to a matrix, as Softmax did before opset 13.
+
+    Along the last axis both compute equal values.
+    """
+    flattens = operator.op == "QLinearSoftmax" and operator.integer("opset", 0) < _PER_AXIS
+    return flattens and operator.integer("axis", -1) != -1
 
 
 def _concat(node: onnx.NodeProto) -> _OperatorForm:
@@ -365,23 +376,24 @@ def _axis(
 
 
 def _bias(context: RepairContext, node: onnx.NodeProto, form: _OperatorForm) -> str:
-    """Return the INT32 bias as float: the integers times both scales."""
+    """Return the INT32 bias as float: the integers times both scales, and times alpha of a QGemm."""
     edit = context.edit
     name = node.input[form.bias or 0]
     scales = [edit.value(node.input[positions[1]]) for positions in form.inputs]
     value = edit.value(name)
+    factor = context.view.by_name[node.name].attribute("alpha", 1.0)
     if value is None or any(scale is None for scale in scales):
-        zero = edit.constant(f"{name}_zero", np.asarray(0, np.int32))
-        result = edit.fresh(f"{name}_float")
-        scale = edit.fresh(f"{name}_scale")
+        both, scale, result = (edit.fresh(f"{name}_{part}") for part in ("scales", "scale", "float"))
         edit.node(
-            "Mul", [node.input[positions[1]] for positions in form.inputs], [scale], name=f"{node.name}_scale"
+            "Mul", [node.input[positions[1]] for positions in form.inputs], [both], name=f"{node.name}_scales"
         )
+        alpha = edit.constant(f"{name}_alpha", np.asarray(factor, np.float32))
+        edit.node("Mul", [both, alpha], [scale], name=f"{node.name}_scale")
         edit.node(
-            "DequantizeLinear", [name, scale, zero], [result], name=f"{node.name}_bias_DequantizeLinear"
+            "DequantizeLinear", [name, scale], [result], name=f"{node.name}_bias_DequantizeLinear", axis=0
         )
         return result
-    product: Any = np.float64(1)
+    product: Any = np.float64(factor)
     for scale_value in scales:
         product = product * np.asarray(scale_value, np.float64)
     return edit.constant(f"{name}_float", (value * product.reshape(-1)).astype(np.float32))

@@ -11,7 +11,8 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from qdqtool.placement.repair import remaining
+from qdqtool.placement.repair import remaining, repair
+from tests.graph.placing import opened
 from tests.graph.repairing import Sketch, apart, kinds, legal, repaired
 
 MICROSOFT = "com.microsoft"
@@ -68,12 +69,16 @@ def qlinear_matmul_of_activations() -> onnx.ModelProto:
     return s.leaving(s.node("QLinearMatMul", [*a, *b, *out], "m", name="m"), out)
 
 
-def qgemm(transposed: int, axis: int | None) -> onnx.ModelProto:
+def qgemm(transposed: int, axis: int | None, *, computed: bool = False, **scaled: float) -> onnx.ModelProto:
     s = Integers()
     x, out = s.entering("x", 4, 16), s.numbers("o", 0.05)
     w = s.stored("w", *((12, 16) if transposed else (16, 12)), axis=axis)
-    bias = s.constant("b", np.arange(12, dtype=np.int32) * 20)
-    y = s.node("QGemm", [*x, *w, bias, *out], "g", name="g", domain=MICROSOFT, transB=transposed)
+    values = np.arange(12) * 200
+    bias = s.input("b", [12]) if computed else s.constant("b", values.astype(np.int32))
+    if computed:
+        large = s.node("Mul", [bias, s.constant("b_large", np.float32(2000))], "b_large_f", name="b/Mul")
+        bias = s.node("Cast", [large], "b_i", name="b/Cast", to=TensorProto.INT32)
+    y = s.node("QGemm", [*x, *w, bias, *out], "g", name="g", domain=MICROSOFT, transB=transposed, **scaled)
     return s.leaving(y, out)
 
 
@@ -155,6 +160,7 @@ STATIC: dict[str, Callable[[], onnx.ModelProto]] = {
     "QGemm": lambda: qgemm(0, None),
     "QGemm per channel": lambda: qgemm(0, 1),
     "QGemm transposed per channel": lambda: qgemm(1, 0),
+    "QGemm with alpha": lambda: qgemm(0, None, alpha=0.5),
     "QLinearAdd": lambda: of_two("QLinearAdd"),
     "QLinearMul": lambda: of_two("QLinearMul"),
     "QLinearSigmoid": lambda: of_one("QLinearSigmoid"),
@@ -182,6 +188,17 @@ def test_a_static_integer_operator_computes_the_same_in_q_dq(name: str, tmp_path
     # Asymmetric uint8 clips at other ends than symmetric INT8 does, and has steps half as wide for what is above 0.
     wide = "uint8" in name or MICROSOFT in name or name == "QLinearSoftmax"
     assert apart(proto, fixed) < (0.05 if wide else 0.03)
+
+
+def test_a_softmax_of_integers_that_flattens_its_input_stays(tmp_path: Path) -> None:
+    """Softmax computes along one axis only: Q/DQ around it would return other numbers."""
+    fixed, _ = repair(opened(of_one("QLinearSoftmax", axis=1, opset=12), tmp_path))
+    assert [node.op for node in fixed.view.nodes if "Softmax" in node.op] == ["QLinearSoftmax"]
+
+
+def test_a_gemm_of_integers_keeps_its_alpha_on_a_computed_bias(tmp_path: Path) -> None:
+    proto = qgemm(0, 1, computed=True, alpha=0.5)
+    assert apart(proto, repaired(proto, tmp_path)[0]) < 0.03
 
 
 @pytest.mark.parametrize("name", DYNAMIC)
