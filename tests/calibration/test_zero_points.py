@@ -19,6 +19,8 @@ from qdqtool.core.kinds import CALIBRATION
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.qdq.find import find
 from qdqtool.graph.qdq.insert import insert
+from qdqtool.pipeline.ranges import zero_points
+from qdqtool.pipeline.ranges.executor import TrialSession
 from qdqtool.pipeline.ranges.zero_points import _Ends
 from qdqtool.placement.decide import decide
 from tests.graph.test_zero_points import NETWORKS, Net
@@ -45,6 +47,10 @@ def _table(net: Net, folder: Path, **settings: Any) -> CalibrationTable:
 
 def _zeros(table: CalibrationTable) -> set[str]:
     return {entry.tensor for entry in table.ranges if entry.zero_point}
+
+
+def _codes(table: CalibrationTable) -> set[int]:
+    return {entry.zero_point for entry in table.ranges}
 
 
 def test_tensors_behind_a_relu_get_a_zero_point_if_the_outputs_gain(tmp_path: Path) -> None:
@@ -100,6 +106,28 @@ def test_a_gelu_gets_one_that_keeps_its_values_below_zero(tmp_path: Path) -> Non
     entry = next(entry for entry in table.ranges if entry.zero_point)
     assert entry.low is not None
     assert (-128 - entry.zero_point) * entry.scales[0] <= entry.low * 0.99
+
+
+def test_every_width_is_measured_with_its_own_zero_points(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened, ran = dict[TrialSession, CalibrationTable](), list[tuple[set[int], set[int]]]()
+    open_session, run_tables = TrialSession.__init__, TrialSession.candidates
+
+    def note_session(self: TrialSession, *given: Any) -> None:
+        opened[self] = given[2]
+        open_session(self, *given)
+
+    def note_tables(self: TrialSession, tables: Any, *given: Any, **more: Any) -> Any:
+        ran.extend((_codes(opened[self]), _codes(table)) for table in tables.values())
+        return run_tables(self, tables, *given, **more)
+
+    monkeypatch.setattr(TrialSession, "__init__", note_session)
+    monkeypatch.setattr(TrialSession, "candidates", note_tables)
+    monkeypatch.setattr(zero_points, "_WIDER", (1.0, 0.5))
+    _table(NETWORKS["Gelu"](), tmp_path)
+    assert len({tuple(codes) for _, codes in ran}) > 2  # without zero points, and two sets of them
+    assert all(constants == codes for constants, codes in ran)
 
 
 def test_more_bytes_than_allowed_need_a_gain_of_one_decibel(tmp_path: Path) -> None:

@@ -299,7 +299,7 @@ class _Proposer:
 
         `chosen` can be written in the first of the `forms`.
         """
-        before = self._judge_tables(self._table, {"": self._table})[0]
+        before = self._judge_tables({"": self._table})[0]
         search = Search()
         kept = self._table
         for form in forms:
@@ -311,7 +311,7 @@ class _Proposer:
             if not chosen:
                 break
             tables = {f"{factor:g}": _move_ranges(self._table, chosen, factor) for factor in _WIDER}
-            best = min(self._judge_tables(tables["1"], tables), key=lambda candidate: candidate.noise)
+            best = min(self._judge_tables(tables), key=lambda candidate: candidate.noise)
             name = form.value
             edit = NetworkEdit(what=name, settings=("calibrate.symmetric=never",))
             if not search.keeps(edit, best, before, LeastGain(gain_db=GAIN_DB, candidates=len(tables))):
@@ -328,23 +328,26 @@ class _Proposer:
         before_them = self._table.journal.trials if self._table.journal else ()
         return with_journal(kept, (*before_them, *search.records))
 
-    def _judge_tables(
-        self, first: CalibrationTable, tables: Mapping[str, CalibrationTable]
-    ) -> list[TriedTable]:
-        """Measure the output noise of tables with zero points at the tensors where `first` has them.
+    def _judge_tables(self, tables: Mapping[str, CalibrationTable]) -> list[TriedTable]:
+        """Measure the output noise of tables. Zero points are constants of a session, so each set of them gets its own.
 
-        If biases are corrected, return only the table with the least noise.
+        If biases are corrected, return only the table with the least noise of each session.
         """
-        model, placement = self._network
-        budget = Budget(most=self._reference.budget.most, on_progress=self._on_progress)
-        trial = TrialSession(model, placement, first, self._reference, budget)
-        judges = trial.at_once(len(_WIDER))
-        tried = trial.candidates(tables, judges)
-        if self._corrects:
-            best = min(tried, key=lambda candidate: candidate.noise)
-            tried = [trial.settled(best, judges)]
-        trial.close()
-        return tried
+        sessions: dict[tuple[int, ...], dict[str, CalibrationTable]] = {}
+        for name, table in tables.items():
+            sessions.setdefault(tuple(entry.zero_point for entry in table.ranges), {})[name] = table
+        every = list[TriedTable]()
+        for alike in sessions.values():
+            budget = Budget(most=self._reference.budget.most, on_progress=self._on_progress)
+            trial = TrialSession(*self._network, next(iter(alike.values())), self._reference, budget)
+            judges = trial.at_once(len(_WIDER))
+            tried = trial.candidates(alike, judges)
+            if self._corrects:
+                best = min(tried, key=lambda candidate: candidate.noise)
+                tried = [trial.settled(best, judges)]
+            trial.close()
+            every += tried
+        return every
 
     def _finish_table(self, best: TriedTable) -> CalibrationTable:
         """Return the table with zero points, with corrected biases if the recipe requires them."""
