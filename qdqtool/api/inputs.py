@@ -173,8 +173,8 @@ def count_of(value: object, name: str, least: int = 1) -> int:
     Raises:
         UsageError: it is none, or below `least`.
     """
-    if isinstance(value, int) and not isinstance(value, bool) and value >= least:
-        return value
+    if isinstance(value, (int, np.integer)) and not isinstance(value, bool) and value >= least:
+        return int(value)
     raise UsageError(f"the value is {value!r}", fix=f"pass a whole number, at least {least}", where=name)
 
 

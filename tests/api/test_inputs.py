@@ -18,7 +18,7 @@ import pytest
 
 import qdqtool
 from qdqtool.api import inputs
-from qdqtool.api.inputs import architectures_of
+from qdqtool.api.inputs import architectures_of, count_of, number_of
 from qdqtool.api.progress import public, showing
 from qdqtool.api.results import Quantized
 from qdqtool.core.recipe import Recipe
@@ -321,6 +321,11 @@ def test_what_a_conversion_notes_is_told_by_its_result() -> None:
 def test_commands_in_errors_are_the_calls_of_the_same_name() -> None:
     with pytest.raises(qdqtool.QdqError, match=r"`qdqtool\.run`"):
         qdqtool.fix(MODEL)
+
+
+@pytest.mark.parametrize("count", [3, np.int64(3)], ids=["int", "NumPy"])
+def test_a_number_may_come_from_numpy(count: object) -> None:
+    assert count_of(count, "trials") == number_of(count, "trials") == 3
 
 
 @pytest.mark.parametrize("sm", ["86", "sm86", "SM_86", 86, 8.6, ["86"], "86,89", [86, "sm89"]], ids=str)
