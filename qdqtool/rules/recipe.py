@@ -36,7 +36,8 @@ A part of the model without Q/DQ stays FP32, because the types of the model say 
 
 A strongly typed network computes in the types of the model. Quantized models are often exported in FP32, so their float
 nodes are slower than in the FP16 engine that they are compared with. This is the most frequent reason why "INT8 is
-slower than FP16". For an engine, the audit reports QDQ212.
+slower than FP16". For an engine, the audit reports QDQ212. For a model that qdqtool wrote, the finding is only
+information: its recipe chose the type of the float part.
 
 Evidence: RTX 1.7.1 runs all such nodes in Float; ultralytics issue 26159 (5 of 11 convolutions with Q/DQ). TensorRT
 up to 10 chooses FP16 itself if --fp16 is set.
@@ -226,6 +227,7 @@ def check_float_part(flow: Flow, target: Target) -> Iterator[Violation]:
         reason=f"{len(bare)} of {count_noun(len(layers), 'compute node')} with weights have no Q/DQ and are FP32",
         effect="these nodes run in FP32, slower than in an FP16 engine",
         fix=f"give the float part FP16: {Command('convert', ('--types', 'fp16'))} does{classic}",
+        severity=Severity.INFO if flow.chosen else None,
     )
 
 

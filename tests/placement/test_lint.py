@@ -297,6 +297,26 @@ def test_lint_is_quiet_about_what_insert_writes_into_real_models(name, target):
 
 
 class TestCommand:
+    def test_an_fp32_part_that_a_recipe_chose_is_information_and_else_a_warning(self, tmp_path):
+        sketch = models.Sketch()
+        x = sketch.input("x", [1, 8, 8, 8])
+        for index in range(6):
+            x = sketch.relu(f"relu{index}", sketch.conv(f"conv{index}", x, (8, 8)))
+        sketch.output(x, [1, 8, 8, 8])
+        proto = sketch.model(17)
+        source, out, bare = models.save(proto, tmp_path), tmp_path / "q.onnx", tmp_path / "bare.onnx"
+        np.savez(tmp_path / "samples.npz", **models.feeds(proto, batch=4))
+        line = ["quantize", str(source), "--samples", str(tmp_path / "samples.npz"), "--out", str(out)]
+        assert run([*line, "--set", "place.only=[conv0]"]) == 0
+        written = onnx.load(out)
+        del written.metadata_props[:]
+        onnx.save(written, bare)
+        found = {path: lint(load(path)).findings for path in (out, bare)}
+        assert [[(f.rule, f.severity) for f in found[path]] for path in (out, bare)] == [
+            [("float_part", Severity.INFO)],
+            [("float_part", Severity.WARNING)],
+        ]
+
     def test_a_clean_model_passes(self, tmp_path, capfd):
         path = models.save(GRAPHS["chain_ok"](), tmp_path)
         assert run(["lint", str(path)]) == 0

@@ -21,6 +21,7 @@ from qdqtool.core.target import Target
 from qdqtool.core.tensors import NAMES, DType
 from qdqtool.graph.canonical.opset import raise_opset
 from qdqtool.graph.edit import Edit
+from qdqtool.graph.provenance import provenance
 from qdqtool.graph.qdq.encode import storable
 from qdqtool.graph.qdq.find import find
 from qdqtool.graph.qdq.kv_caches import detach_caches
@@ -51,12 +52,14 @@ class Flow:
         view: the graph with its Q and DQ nodes, in the operators of ONNX; caches that are stored in few bits are float.
         spelled_apart: names of the nodes that were written in TensorRT's own spelling.
         file: the one that the model came from, for commands.
+        chosen: whether a recipe of qdqtool chose the float nodes and their type.
         pairs: Q/DQ nodes, without the nodes in `scales`.
         scales: pairs that only make scales of others, as formats with two levels of scales are written.
     """
 
     def __init__(self, model: Model) -> None:
         self.file = str(model.path)
+        self.chosen = provenance(model) is not None
         self.spelled_apart = tuple(
             node.name for node in model.view.nodes if is_spelled_apart(node.op, node.domain)
         )
