@@ -22,7 +22,7 @@ from calibrators.noise import noise_of, running_moments
 from calibrators.weights import channel_max, channel_mse, output_errors, round_columns, up_or_down
 from qdqtool.calibration.collect import OnProgress
 from qdqtool.calibration.histograms import Histograms
-from qdqtool.calibration.moments import Moments, moments, parts
+from qdqtool.calibration.moments import ROOM, Moments, moments, parts
 from qdqtool.core.calibration import CalibrationTable, TensorRange
 from qdqtool.core.grids import get_storage_type, grid_for
 from qdqtool.core.placement import Placement, Slot, SlotKind
@@ -45,6 +45,9 @@ if TYPE_CHECKING:
 GPTQ, SEQMSE, ADAROUND = "gptq", "seqmse", "adaround"
 _FRACTIONS: Final = tuple(float(share) for share in np.linspace(1.0, 0.5, 26))
 """Fractions of a channel's largest magnitude that `seqmse` tries."""
+
+COPIES: Final = 8
+"""Size of all arrays that rounding a layer makes from its moments, relative to the moments."""
 
 Nearest = Callable[["NDArray[np.floating[Any]]", "slice | NDArray[np.intp]"], "NDArray[np.float32]"]
 
@@ -136,8 +139,10 @@ def round_weights(
                 results[product.weight] = _round_layer(layers[product.node], value, mine, way.method)
             return results
 
+        workers = _workers(list(readings.values()))
         # threads inside the many small products of one layer would wait for each other
-        with threadpool_limits(1, user_api="blas"), ThreadPoolExecutor(processors()) as pool:
+        limits = threadpool_limits(max(1, processors() // workers), user_api="blas")
+        with limits, ThreadPoolExecutor(workers) as pool:
             for some in pool.map(rounding, readers):
                 rounded |= some
                 if on_progress is not None:
@@ -146,6 +151,12 @@ def round_weights(
     ranges = tuple(_range(entry, rounded.get(entry.tensor), way.method) for entry in table.ranges)
     changes = (table.weights or WeightChanges()).rounding(rounded)
     return replace(table, ranges=ranges, weights=changes)
+
+
+def _workers(readings: Sequence[Moments]) -> int:
+    """Return how many layers are rounded at once: as many as fit into memory with the copies of their moments."""
+    most = max(reading.square.nbytes for reading in readings)
+    return max(1, min(processors(), ROOM // (COPIES * most)))
 
 
 def output_noise(

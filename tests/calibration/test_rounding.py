@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -10,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from calibrators.weights import DAMPING, output_errors, round_columns, up_or_down
+from qdqtool.calibration import rounding
 from qdqtool.calibration.collect import collect
-from qdqtool.calibration.moments import moments, parts
+from qdqtool.calibration.moments import Moments, moments, parts
 from qdqtool.calibration.rounding import WeightRounding, layers_of, round_weights, weight_share
 from qdqtool.calibration.samples import Samples, open_samples
 from qdqtool.calibration.table import make_table
@@ -382,6 +385,38 @@ def test_parts_keep_the_moments_within_their_room(tmp_path: Path) -> None:
     assert len(parts(layers, largest)) > 1
     assert len(parts(layers)) == 1
     assert parts(layers, 8) == []
+
+
+def test_moments_too_large_for_two_layers_are_rounded_one_layer_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, pools = case(tmp_path, "attention"), []
+    monkeypatch.setattr(rounding, "processors", lambda: 4)
+
+    def watched(workers: int) -> ThreadPoolExecutor:
+        pools.append(workers)
+        return ThreadPoolExecutor(workers)
+
+    monkeypatch.setattr(rounding, "ThreadPoolExecutor", watched)
+    together = rounded_case(made, "gptq").weights
+    monkeypatch.setattr(rounding, "ROOM", 1)
+    alone = rounded_case(made, "gptq").weights
+    assert pools == [4, 1]
+    assert together is not None
+    assert alone is not None
+    for name, weight in together.rounded.items():
+        np.testing.assert_array_equal(alone.rounded[name].codes, weight.codes)
+
+
+def test_the_memory_of_rounding_is_what_its_number_of_layers_counts_on() -> None:
+    values = np.random.default_rng(0).normal(size=(1, 2048, 512)).astype(np.float32)
+    inputs = Moments(square=np.swapaxes(values, 1, 2) @ values, amax=np.abs(values).max(axis=1), rows=2048)
+    tracemalloc.start()
+    round_columns(values[:, :8], inputs.trusted, lambda some, _: np.rint(some))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    traced, kept_by_lapack = peak / inputs.square.nbytes, 2
+    assert 1 + traced + kept_by_lapack <= rounding.COPIES + 0.1
 
 
 @pytest.mark.slow
