@@ -168,7 +168,9 @@ def _readers(
     view: GraphView, tensor: str, stream: _Stream, uses: dict[str, int], gain: str = ""
 ) -> list[str]:
     """Record the constants that multiply a tensor of the stream; return the stream's tensors after it."""
-    results = []
+    results: list[str] = []
+    if gain and view.is_output(tensor):
+        raise _NotExactError
     for use in view.uses(tensor):
         node = use.node
         result = node.outputs[0]
@@ -301,6 +303,9 @@ def _squares(view: GraphView, node: Node) -> str | None:
 
 def _measures(view: GraphView, node: Node, tensor: str) -> bool:
     """Return True if a node squares a tensor only to take means over channels, which a rotation keeps."""
-    return _squares(view, node) == tensor and all(
-        use.node.op == "ReduceMean" and _is_last(view, use.node) for use in view.uses(node.outputs[0])
+    square = node.outputs[0]
+    return (
+        _squares(view, node) == tensor
+        and not view.is_output(square)
+        and all(use.node.op == "ReduceMean" and _is_last(view, use.node) for use in view.uses(square))
     )
