@@ -348,6 +348,48 @@ def test_operators_without_a_bf16_form_are_named(tmp_path: Path) -> None:
     ]
 
 
+STATED = {
+    schema.name
+    for schema in onnx.defs.get_all_schemas()
+    if not schema.domain
+    and {"dtype", "output_datatype"} & schema.attributes.keys()
+    and "tensor(float)" in {kind for kinds in schema.type_constraints for kind in kinds.allowed_type_strs}
+}
+"""Every operator with an attribute that states the type of its result."""
+MAKERS: dict[str, tuple[list[Any], dict[str, Any]]] = {
+    **dict.fromkeys(("RandomNormal", "RandomUniform"), ([], {"shape": [4, 4]})),
+    **dict.fromkeys(("RandomNormalLike", "RandomUniformLike", "Bernoulli", "EyeLike"), (["x"], {})),
+    **dict.fromkeys(("HannWindow", "HammingWindow", "BlackmanWindow"), ([np.int64(4)], {})),
+    "MelWeightMatrix": ([np.int64(4), np.int64(6), np.int64(8000), np.float32(0), np.float32(4000)], {}),
+    "Multinomial": (["x"], {"sample_size": 4}),
+}
+
+
+@pytest.mark.parametrize("stated", [False, True])
+@pytest.mark.parametrize("types", TYPES)
+@pytest.mark.parametrize("op", sorted(STATED))
+def test_operators_that_state_the_type_of_their_result_run_as_before(
+    op: str, types: str, stated: bool, tmp_path: Path
+) -> None:
+    s = models.Sketch()
+    x = s.node("Relu", [s.input("x_in", [4, 4])], "x", name="relu")
+    operands, attributes = MAKERS[op]
+    names = [
+        value if value == "x" else s.constant(f"c{index}", value) for index, value in enumerate(operands)
+    ]
+    if stated:
+        key = next(iter({"dtype", "output_datatype"} & onnx.defs.get_schema(op).attributes.keys()))
+        attributes = {**attributes, key: TensorProto.INT32 if op == "Multinomial" else TensorProto.FLOAT}
+    made = s.node(op, names, "made", name="made", **attributes)
+    made = s.node("Cast", [made], "cast", to=TensorProto.FLOAT) if op == "Multinomial" else made
+    s.output(s.node("MatMul", [x, made], "y", name="matmul"), [4] if "Window" in op else [4, 4])
+    result, _ = _converted(s.model(21), tmp_path, types=types)
+    assert _types(result, "matmul") == {types}
+    if types == "fp16":
+        feeds = {"x_in": np.ones((4, 4), np.float32)}
+        assert np.isfinite(models.run(result.proto, feeds)["y"]).all()
+
+
 def test_bf16_holds_large_constants_that_fp16_clips(tmp_path: Path) -> None:
     s = models.Sketch()
     s.output(s.node("Add", [s.input("x", [1]), s.constant("mask", np.array([-1e9], np.float32))], "y"), [1])

@@ -319,9 +319,6 @@ def _follows(view: GraphView, node: Node, risen: set[str]) -> bool:
 TYPE_ATTRIBUTES = {
     "Cast": "to",
     DEQUANTIZE: "output_dtype",
-    "EyeLike": "dtype",
-    "RandomNormal": "dtype",
-    "RandomUniform": "dtype",
 }
 """Operators that state the type of their result -> attribute that states it."""
 
@@ -539,8 +536,6 @@ def _choose(node: onnx.NodeProto, narrow: Narrow) -> None:
     there = [attribute for attribute in node.attribute if attribute.name == type_name]
     if there and there[0].i == _FLOAT:
         there[0].i = narrow.element
-    if type_name and not there and node.op_type.startswith("Random"):
-        node.attribute.append(onnx.helper.make_attribute(type_name, narrow.element))
 
 
 def _drop_result_type(node: onnx.NodeProto) -> None:

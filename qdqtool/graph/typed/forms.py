@@ -150,13 +150,16 @@ class Signature:
 
 _CONTAINERS = ("seq(", "optional(")
 _WIDE = Signature((False,), (False,))
+_STATES_TYPE = frozenset({"dtype", "output_datatype"})
+"""Attributes that state the element type of a result, as random operators, windows and EyeLike have."""
 
 
 def signature(node: onnx.NodeProto, opset: int, word: str) -> Signature:
     """Return the inputs and outputs that the node's operator allows to be narrow.
 
     Foreign operators and control flow take and make FP32 only, as do operators on sequences, whose declared types do
-    not change with their elements, and BitCast, which looks at the bits.
+    not change with their elements, and BitCast, which looks at the bits. Operators that make tensors of a stated type,
+    as RandomNormalLike or HannWindow, stay FP32 too: onnxruntime 1.32 has no kernel of 16 bits for any of them.
 
     `word` is ONNX's spelling of the narrow type, as "tensor(float16)".
     """
@@ -170,6 +173,8 @@ def _signature(op: str, opset: int, word: str) -> Signature:
     try:
         schema = onnx.defs.get_schema(op, opset)
     except onnx.defs.SchemaError:
+        return _WIDE
+    if _STATES_TYPE & schema.attributes.keys():
         return _WIDE
     types = {entry.type_param_str: entry.allowed_type_strs for entry in schema.type_constraints}
 
