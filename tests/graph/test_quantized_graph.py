@@ -243,3 +243,20 @@ def test_a_pair_between_two_float_types_leaves_a_cast_behind(tmp_path):
     for made, name in zip(run(plain, feeds), ("first", "second"), strict=True):
         expected = feeds["x"].astype(np.float16).astype(np.float32) @ plain.view.constant(f"w_{name}")
         np.testing.assert_allclose(made, expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("centred", [True, False])
+@pytest.mark.parametrize(("length", "block"), [(6, 4), (8, 4), (10, 4), (12, 5), (3, 4)])
+def test_the_float_form_of_weights_in_blocks_computes_the_same(length, block, centred, tmp_path):
+    s = models.Sketch()
+    shape = (-(-length // block), 3)
+    stored = s.constant("stored", s.random.integers(-128, 128, (length, 3)).astype(np.int8))
+    scale = s.constant("scale", s.random.uniform(0.1, 1, shape).astype(np.float32))
+    zero = [] if centred else [s.constant("zero", s.random.integers(-3, 3, shape).astype(np.int8))]
+    weight = s.node("DequantizeLinear", [stored, scale, *zero], "w", axis=0, block_size=block)
+    s.output(s.node("MatMul", [s.input("x", [2, length]), weight], "y", name="matmul"), [2, 3])
+    proto = s.model(21)
+    result = float_graph(opened(proto, tmp_path))
+    feeds = models.feeds(proto)
+    assert [node.op for node in result.view.nodes] == ["MatMul"]
+    assert np.allclose(models.run(result.proto, feeds)["y"], models.run(proto, feeds)["y"], rtol=1e-6)

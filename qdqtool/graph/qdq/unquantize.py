@@ -86,9 +86,10 @@ def float_source(edit: Edit, dequantize: onnx.NodeProto, makers: dict[str, onnx.
         return None
     if not (scale.size and zero.size and all(map(is_number, (stored, scale, zero)))):
         return None
-    axis = next((int(attribute.i) for attribute in dequantize.attribute if attribute.name == "axis"), 1)
+    axis = attribute(dequantize, "axis", 1)
     axis += stored.ndim if axis < 0 else 0
-    if scale.ndim > 1 and not _divides(scale.shape, stored.shape, axis):
+    block = attribute(dequantize, "block_size", 0) if scale.ndim > 1 else None
+    if block is not None and not _fits_blocks(scale.shape, stored.shape, axis, block):
         return None
     if any(
         part.ndim == 1 and part.size > 1 and part.shape != stored.shape[axis : axis + 1]
@@ -96,10 +97,11 @@ def float_source(edit: Edit, dequantize: onnx.NodeProto, makers: dict[str, onnx.
     ):
         return None
     scalar = scale.size == 1 and scale.ndim < 2
-    block = None if scalar or scale.ndim < 2 else stored.shape[axis] // scale.shape[axis]
     shape = [-1 if dim == axis else 1 for dim in range(stored.ndim)] if zero.size > 1 else ()
-    if block is not None and zero.ndim == scale.ndim:
-        zero = np.repeat(zero, block, axis)
+    if block is not None:
+        places = np.arange(stored.shape[axis]) // block  # the last block may be shorter
+        zero = np.take(zero, places, axis) if zero.shape == scale.shape else zero
+        scale, block = np.take(scale, places, axis), 1
         shape = list(zero.shape)
     zero = zero.reshape(shape)
     if zero.ndim and (
@@ -124,10 +126,10 @@ def typed_source(edit: Edit, quantize: onnx.NodeProto, dequantize: onnx.NodeProt
     return result
 
 
-def _divides(scales: tuple[int, ...], shape: tuple[int, ...], axis: int) -> bool:
-    """Return True if scales of this shape belong to whole blocks along one axis of a tensor."""
+def _fits_blocks(scales: tuple[int, ...], shape: tuple[int, ...], axis: int, block: int) -> bool:
+    """Return True if scales of this shape belong to blocks along one axis of a tensor."""
     return len(scales) == len(shape) and all(
-        size % max(count, 1) == 0 if at == axis else count == size
+        block > 0 and count == -(-size // block) if at == axis else count == size
         for at, (count, size) in enumerate(zip(scales, shape, strict=True))
     )
 
