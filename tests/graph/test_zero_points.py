@@ -24,6 +24,7 @@ from qdqtool.graph.qdq.unquantize import float_graph, unquantize, with_zero_poin
 from qdqtool.graph.qdq.zero_points import Written, with_constants
 from qdqtool.graph.view import Model
 from qdqtool.pipeline.comparing import noise_inside
+from tests import models
 from tests.generated.draft import run
 from tests.generated.zero_points import unrounded
 from tests.graph.placing import decision, opened, placement_for, table_for
@@ -371,6 +372,32 @@ def test_fp16_borders_become_the_integer_of_zero(tmp_path: Path) -> None:
         for types in ("fp32", "fp16")
     )
     assert np.abs(wide - half).max() < 0.05 * np.abs(wide).max()
+
+
+@pytest.mark.parametrize("group", [1, 2])
+@pytest.mark.parametrize("code", [np.int8(-100), np.uint8(128), np.uint8(3)])
+@pytest.mark.parametrize(
+    "attributes",
+    [{}, {"pads": [1, 0, 0, 1]}, {"auto_pad": "SAME_LOWER"}, {"output_padding": [1, 1]}]
+    + [{"output_shape": [size, size], "auto_pad": mode} for size in (9, 11) for mode in ("NOTSET", "VALID")],
+)
+def test_a_transposed_convolution_computes_the_same(
+    attributes: dict[str, object], code: np.int8 | np.uint8, group: int, tmp_path: Path
+) -> None:
+    s = models.Sketch()
+    steps, zero = s.constant("steps", np.float32(0.05)), s.constant("zero", code)
+    x = s.node("QuantizeLinear", [s.input("x", [1, 4, 5, 5]), steps, zero], "q", name="q")
+    x = s.node("DequantizeLinear", [x, steps, zero], "dq", name="dq")
+    operands = [x, s.weight("w", 4, 3, 3, 3), s.weight("b", 3 * group)]
+    s.output(
+        s.node("ConvTranspose", operands, "y", name="up", strides=[2, 2], group=group, **attributes),
+        [1, 3 * group, "h", "w"],
+    )
+    proto = onnx.shape_inference.infer_shapes(s.model())
+    result, _ = with_constants(opened(proto, tmp_path))
+    onnx.checker.check_model(result.proto, full_check=True)
+    feeds = models.feeds(proto)
+    assert np.allclose(models.run(result.proto, feeds)["y"], models.run(proto, feeds)["y"], atol=1e-4)
 
 
 def test_pairs_with_zero_points_of_zero_stay_as_they_are(tmp_path: Path) -> None:

@@ -254,6 +254,7 @@ class ConstantWriter:
             return
         self.edit.connect(node, 0, self._less(node.input[0], pair.constant, pair.tensor))
         zero = self._code(pair.code)
+        self.edit.forget_shapes([node.output[0]])  # it may have been UINT8
         for reader in (node, *(back for back, _ in self.edit.readers(node.output[0]))):
             self.edit.connect(reader, 2, zero)
 
@@ -537,6 +538,8 @@ class ConstantWriter:
 
     def _pads(self, node: onnx.NodeProto) -> tuple[int, ...] | None:
         """Return the padding before and after each dimension; empty without padding; None if unknown."""
+        if attribute(node, "output_shape", ()):  # ConvTranspose computes its padding from the shape
+            return None
         mode = attribute(node, "auto_pad", b"NOTSET")
         if mode in {b"SAME_UPPER", b"SAME_LOWER"}:
             return self._same_pads(node)
