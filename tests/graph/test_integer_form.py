@@ -147,19 +147,22 @@ def test_stretches_of_two_run_time_operands_cover_the_sum_and_stay_exact(length:
     assert all((stop - start) * 128 * 128 < 1 << 24 for start, stop in found)
 
 
-def test_fp16_rounds_once_behind_a_fused_kernel_and_after_every_node_without(tmp_path: Path) -> None:
-    model, feeds = quantized(models.residual_cnn(), tmp_path, "fp16")
+@pytest.mark.parametrize(
+    ("types", "element"), [("fp16", TensorProto.FLOAT16), ("bf16", TensorProto.BFLOAT16)]
+)
+def test_a_narrow_type_rounds_once_behind_a_fused_kernel_and_after_every_node_without(
+    types: str, element: int, tmp_path: Path
+) -> None:
+    model, feeds = quantized(models.residual_cnn(), tmp_path, types)
     fused = integer_form(model).model
     apart = integer_form(model, ()).model
     halves = [
-        sum(
-            node.op_type == "Cast" and node.attribute[0].i == TensorProto.FLOAT16
-            for node in form.proto.graph.node
-        )
+        sum(node.op_type == "Cast" and node.attribute[0].i == element for node in form.proto.graph.node)
         for form in (fused, apart)
     ]
     assert halves[0] < halves[1]
     for form in (fused, apart):
+        onnx.checker.check_model(form.proto, full_check=True)
         values = models.run(form.proto, feeds)
         exact = models.run(model.proto, feeds)
         assert all(
@@ -187,3 +190,36 @@ def test_reciprocals_change_ties_only(tmp_path: Path) -> None:
     second = models.run(integer_form(model, reciprocal=True).model.proto, feeds)
     for name, value in first.items():
         assert np.abs(second[name] - value).max() <= 0.03 * np.abs(value).max()
+
+
+def pair(s: models.Sketch, tensor: str, zero: int = 0, scale: object = 0.05) -> str:
+    steps = s.constant(f"{tensor}_steps", np.asarray(scale, np.float32))
+    centre = s.constant(f"{tensor}_zero", np.full(np.shape(scale), zero, np.int8))
+    attributes = {"axis": 0} if np.ndim(scale) else {}
+    q = s.node("QuantizeLinear", [tensor, steps, centre], f"{tensor}_q", **attributes)
+    return s.node("DequantizeLinear", [q, steps, centre], f"{tensor}_dq", **attributes)
+
+
+@pytest.mark.parametrize("length", [4, 1200, 5000])
+@pytest.mark.parametrize("kind", ["constant", "per element", "run time"])
+def test_a_vector_has_no_output_channels(kind: str, length: int, tmp_path: Path) -> None:
+    s = models.Sketch()
+    x = pair(s, s.input("x", [3, length]))
+    vector = s.input("w", [length]) if kind == "run time" else s.weight("w", length)
+    scale = s.random.uniform(0.01, 0.02, length) if kind == "per element" else 0.05
+    s.output(s.node("MatMul", [x, pair(s, vector, 0, scale)], "y", name="product"), [3])
+    proto = s.model(20)
+    form, feeds = integer_form(opened(proto, tmp_path)), models.feeds(proto)
+    onnx.checker.check_model(form.model.proto, full_check=True)
+    assert (form.left if kind == "per element" else form.exact) == ("product",)
+    before, after = (models.run(entry, feeds, optimize=False)["y"] for entry in (proto, form.model.proto))
+    assert np.allclose(after, before, atol=1e-3)
+
+
+def test_reciprocals_leave_zero_points_in_place(tmp_path: Path) -> None:
+    s = models.Sketch()
+    x = pair(s, s.input("x", [2, 4]), 10)
+    s.output(s.node("MatMul", [x, pair(s, s.weight("w", 4, 3))], "y", name="product"), [2, 3])
+    proto = s.model(20)
+    form, feeds = integer_form(opened(proto, tmp_path), reciprocal=True), models.feeds(proto)
+    assert np.allclose(models.run(form.model.proto, feeds)["y"], models.run(proto, feeds)["y"], atol=1e-6)

@@ -10,14 +10,17 @@ import onnxruntime as ort
 import pytest
 
 from qdqtool.core.placement import Slot
+from qdqtool.core.recipe import InsertOptions
 from qdqtool.core.tensors import FP8, FP8_E5M2, INT4, INT8, MXFP8, NVFP4, QuantFormat
 from qdqtool.errors import UsageError
 from qdqtool.graph.canonical.opset import raise_opset
+from qdqtool.graph.emulation.emulate_blocks import with_emulated_blocks
 from qdqtool.graph.qdq.encode import block_scales
 from qdqtool.graph.qdq.find import quantized_ops
 from qdqtool.graph.qdq.lift import lift
 from qdqtool.graph.qdq.lower import Quantization, QuantizedGraph, lower
 from qdqtool.graph.qdq.unquantize import float_graph, unquantize
+from qdqtool.graph.typed.convert import convert
 from qdqtool.graph.view import Model
 from tests import models
 from tests.graph.placing import opened, placement_for
@@ -260,3 +263,17 @@ def test_the_float_form_of_weights_in_blocks_computes_the_same(length, block, ce
     feeds = models.feeds(proto)
     assert [node.op for node in result.view.nodes] == ["MatMul"]
     assert np.allclose(models.run(result.proto, feeds)["y"], models.run(proto, feeds)["y"], rtol=1e-6)
+
+
+@pytest.mark.parametrize("types", ["fp16", "bf16"])
+@pytest.mark.parametrize("format_", [MXFP8, NVFP4], ids=str)
+def test_emulated_blocks_have_the_type_of_their_activation(format_, types, tmp_path):
+    s = models.Sketch()
+    x = s.node("Relu", [s.input("x", [4, 64])], "r", name="relu")
+    s.output(s.node("MatMul", [x, s.weight("w", 64, 8)], "y", name="matmul"), [4, 8])
+    model = at_opset(convert(opened(s.model(), tmp_path), InsertOptions(types=types))[0], format_.opset)
+    level = 2.0**-7 if format_.two_level else None
+    entry = Quantization(format=format_, scale=None, axis=1, block=format_.block, global_scale=level)
+    assignment = {Slot(node="matmul", index=0): entry}
+    emulated = with_emulated_blocks(lower(QuantizedGraph(model=model, assignment=assignment)))
+    onnx.checker.check_model(emulated.proto, full_check=True)

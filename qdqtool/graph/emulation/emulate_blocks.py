@@ -98,7 +98,7 @@ def _emulate_blocks(model: Model, blocks: dict[Slot, Quantization]) -> Model:
 
 
 def _element(model: Model, tensor: str) -> int:
-    names = {"fp16": onnx.TensorProto.FLOAT16}
+    names = {"fp16": onnx.TensorProto.FLOAT16, "bf16": onnx.TensorProto.BFLOAT16}
     return names.get(str(model.view.info(tensor).dtype), onnx.TensorProto.FLOAT)
 
 

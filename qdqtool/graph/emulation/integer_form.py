@@ -7,8 +7,8 @@
 Activations and weights are integers in [-128, 127], and their products are summed exactly in INT32. One FP32
 multiplication per output channel by (activation scale * weight scale) converts the sum to a real value. A float
 convolution over such integers is exact if no sum can reach 2^24. If a sum could, it is cut along its channels, and
-the parts are added in INT32. In FP16 models the kernel's epilogue stays FP32 up to the next QuantizeLinear or the end
-of the fused region, and is rounded to FP16 once. The graph itself would round after every node.
+the parts are added in INT32. In FP16 and BF16 models the kernel's epilogue stays FP32 up to the next QuantizeLinear or the end
+of the fused region, and is rounded to 16 bits once. The graph itself would round after every node.
 
 Facts: INT8 kernels accumulate in INT32 and scale in FP32 (TensorRT developer guide, "Quantized types"; ONNX operator
 QLinearConv); QuantizeLinear rounds half to even and saturates.
@@ -124,7 +124,7 @@ class Axes:
     """Axes of a compute node: output channels, and the axes over which products are summed.
 
     Attributes:
-        output: weight axis of the output channels.
+        output: weight axis of the output channels; -1 for a vector, which has none.
         summed: weight axis along which a sum can be cut.
         source: activation axis that goes with `summed`.
         cuttable: whether the sum can be cut at all; channels of a grouped convolution cannot.
@@ -145,7 +145,7 @@ def axes(node: onnx.NodeProto, rank: int) -> Axes:
         return Axes(output=first, summed=1 - first, source=1, cuttable=attribute(node, "group", 1) == 1)
     if node.op_type == "Gemm" and output is not None:
         return Axes(output=output, summed=1 - output, source=0 if attribute(node, "transA", 0) else 1)
-    return Axes(output=max(0, rank - 1), summed=max(0, rank - 2), source=-1)
+    return Axes(output=rank - 1 if rank > 1 else -1, summed=max(0, rank - 2), source=-1)
 
 
 def cut(weights: NDArray[np.int8], place: Axes) -> list[NDArray[np.int8]]:
@@ -182,12 +182,8 @@ def _bound_sum(weights: NDArray[np.int8], place: Axes) -> int:
 # --- integer form ----------------------------------------------------------------------------------------------------
 
 
-_FLOAT, _HALF, _INT32, _INT8 = (
-    onnx.TensorProto.FLOAT,
-    onnx.TensorProto.FLOAT16,
-    onnx.TensorProto.INT32,
-    onnx.TensorProto.INT8,
-)
+_FLOAT, _INT32, _INT8 = onnx.TensorProto.FLOAT, onnx.TensorProto.INT32, onnx.TensorProto.INT8
+_NARROW = {DType.FLOAT16: onnx.TensorProto.FLOAT16, DType.BFLOAT16: onnx.TensorProto.BFLOAT16}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -249,7 +245,7 @@ class _IntegerWriter:
 
     Attributes:
         edit: the model under change.
-        wide: FP32 tensors after FP16 results, by the result's name.
+        wide: FP32 tensors before results of 16 bits, by the result's name.
     """
 
     def __init__(self, model: Model) -> None:
@@ -299,14 +295,16 @@ class _IntegerWriter:
 
     def _stretches(self, node: onnx.NodeProto, left: str, right: str) -> tuple[list[tuple[str, str]], bool]:
         """Cut a product of two run-time operands along its summed axis; also return True if all parts are exact."""
-        shape = self._view.info(node.input[0]).shape
+        shape, rank = self._view.info(node.input[0]).shape, self._rank(node.input[1])
         length = shape[-1] if shape else None
-        if not isinstance(length, int) or node.op_type != "MatMul":
+        if not isinstance(length, int) or node.op_type != "MatMul" or not rank:
             return [(left, right)], False
         stretches = windows(length)
         if len(stretches) == 1:
             return [(left, right)], True
-        return [(self._slice(left, window, -1), self._slice(right, window, -2)) for window in stretches], True
+        return [
+            (self._slice(left, window, -1), self._slice(right, window, -min(rank, 2))) for window in stretches
+        ], True
 
     def _sum(self, node: onnx.NodeProto, pairs: list[tuple[str, str]]) -> str:
         """Write nodes that add the products of all pairs in INT32; return the name of the sum as a float tensor."""
@@ -329,7 +327,7 @@ class _IntegerWriter:
         """Apply scale and bias of a compute node in FP32, then convert to the type of its result."""
         edit, node = self.edit, product.node
         output, bias = node.output[0], self._bias(node)
-        narrow = self._view.info(output).dtype is DType.FLOAT16
+        narrow = _NARROW.get(self._view.info(output).dtype)
         result = edit.fresh(f"{output}_wide") if narrow else output
         scaled = edit.fresh(f"{output}_scaled") if bias else result
         factor = edit.constant(f"{node.name}_scale", product.scale)
@@ -337,8 +335,8 @@ class _IntegerWriter:
         if bias:
             edit.node("Add", [scaled, bias], [result], name=f"{node.name}_bias")
         if narrow:
-            self.wide[output] = Wide(tensor=result, kernel=node.name)
-            edit.node("Cast", [result], [output], name=f"{node.name}_half", to=_HALF)
+            self.wide[output] = Wide(tensor=result, kernel=node.name, element=narrow)
+            edit.node("Cast", [result], [output], name=f"{node.name}_half", to=narrow)
 
     def _bias(self, node: onnx.NodeProto) -> str:
         """Return the bias of a compute node as FP32, shaped for the output; "" if there is none."""
@@ -405,7 +403,7 @@ def _output_scale(node: onnx.NodeProto, weights: Operand, rank: int) -> NDArray[
 
 
 def _by_reciprocal(edit: Edit) -> None:
-    """Replace every QuantizeLinear to INT8 by Mul, Round, Clip and Cast."""
+    """Replace every symmetric QuantizeLinear to INT8 by Mul, Round, Clip and Cast."""
     limits = [
         edit.constant(f"int8_{side}", np.array(value, np.float32))
         for side, value in (("low", INT8.qmin), ("high", INT8.qmax))
@@ -418,6 +416,7 @@ def _by_reciprocal(edit: Edit) -> None:
             or scale.dtype != np.float32
             or zero is None
             or zero.dtype != np.int8
+            or zero.any()  # no kernel has zero points
         ):
             continue
         factor = edit.constant(f"{node.name}_factor", np.reciprocal(scale.reshape(())))

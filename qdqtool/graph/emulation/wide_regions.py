@@ -1,9 +1,9 @@
-"""Keeps the epilogue of an INT8 kernel in FP32, while an FP16 graph would round after every node."""
+"""Keeps the epilogue of an INT8 kernel in FP32, while an FP16 or BF16 graph would round after every node."""
 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -17,22 +17,23 @@ from qdqtool.trt.ops import ELEMENTWISE_SUMS, EPILOGUE_ACTIVATIONS
 Regions = tuple[frozenset[str], ...]
 """Sets of ONNX node names; each set is one kernel."""
 
-_FLOAT, _HALF = onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16
+_FLOAT = onnx.TensorProto.FLOAT
 _EPILOGUE = EPILOGUE_ACTIVATIONS | ELEMENTWISE_SUMS
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Wide:
-    """An FP32 tensor that is rounded to an FP16 result, and the compute node whose kernel made this tensor."""
+    """An FP32 tensor that is rounded to a result of type `element`, and the compute node whose kernel made this tensor."""
 
     tensor: str
     kernel: str
+    element: int
 
 
 def widen(edit: Edit, wide: dict[str, Wide], regions: Regions | None, path: Path) -> None:
     """Change to FP32 the nodes that follow an FP32 result inside the same TensorRT kernel.
 
-    `wide` holds FP16 results by name and grows. A node belongs to the kernel before it if a region contains both.
+    `wide` holds results of 16 bits by name and grows. A node belongs to the kernel before it if a region contains both.
     Without regions, it belongs if it is a usual epilogue and the only consumer. A QuantizeLinear takes the FP32 value
     in any case.
 
@@ -48,7 +49,7 @@ def widen(edit: Edit, wide: dict[str, Wide], regions: Regions | None, path: Path
         if node.op_type == QUANTIZE:
             _quantize_wide(edit, node, wide[source].tensor)
         elif _joins(node, wide[source].kernel, regions, alone=readers[source] == 1):
-            _make_wide(edit, node, wide, wide[source].kernel)
+            _make_wide(edit, node, wide, wide[source])
 
 
 def _joins(node: onnx.NodeProto, kernel: str, regions: Regions | None, *, alone: bool) -> bool:
@@ -66,8 +67,8 @@ def _quantize_wide(edit: Edit, node: onnx.NodeProto, source: str) -> None:
         node.input[1] = edit.constant(f"{node.input[1]}_wide", scale.astype(np.float32))
 
 
-def _make_wide(edit: Edit, node: onnx.NodeProto, wide: dict[str, Wide], kernel: str) -> None:
-    """Change `node` to FP32; a Cast makes its FP16 result for its other consumers."""
+def _make_wide(edit: Edit, node: onnx.NodeProto, wide: dict[str, Wide], source: Wide) -> None:
+    """Change `node` to FP32; a Cast makes its result of 16 bits for its other consumers."""
     makers = edit.producers()
     for index, name in enumerate(node.input):
         if name:
@@ -76,12 +77,12 @@ def _make_wide(edit: Edit, node: onnx.NodeProto, wide: dict[str, Wide], kernel: 
             )
     output = node.output[0]
     node.output[0] = edit.fresh(f"{output}_wide")
-    wide[output] = Wide(tensor=node.output[0], kernel=kernel)
-    edit.node("Cast", [node.output[0]], [output], name=f"{node.name}_half", to=_HALF)
+    wide[output] = replace(source, tensor=node.output[0])
+    edit.node("Cast", [node.output[0]], [output], name=f"{node.name}_half", to=source.element)
 
 
 def _widen_tensor(edit: Edit, tensor: str, maker: onnx.NodeProto | None) -> str:
-    """Return `tensor` as FP32. Constants and dequantized values are not rounded to FP16; other tensors get a Cast."""
+    """Return `tensor` as FP32. Constants and dequantized values are not rounded to 16 bits; other tensors get a Cast."""
     value = edit.value(tensor)
     if value is not None:
         return edit.constant(f"{tensor}_wide", value.astype(np.float32))
