@@ -136,6 +136,48 @@ def test_q_and_dq_of_a_cache_come_off_and_go_on_again() -> None:
         np.testing.assert_array_equal(models.run(again.proto, integers, optimize=False)[name], value)
 
 
+@pytest.mark.parametrize(
+    ("end", "is_detached"),
+    [
+        ("past", True),
+        ("shape", True),
+        ("dequantized", False),
+        ("integers", False),
+        ("second scale", False),
+        ("per channel", False),
+    ],
+)
+def test_only_a_cache_that_is_dequantized_with_one_scale_comes_off(
+    end: str, is_detached: bool, tmp_path: Path
+) -> None:
+    s = models.Sketch()
+    past, new = s.input("past", [1, 2, 3, 4], TensorProto.INT8), s.input("x", [1, 2, 1, 4])
+    steps = s.constant("steps", np.float32([0.1, 0.2] if end == "per channel" else 0.05))
+    zero = s.constant("zero", np.zeros(2 if end == "per channel" else (), np.int8))
+    floats = s.node("DequantizeLinear", [past, steps, zero], "floats", axis=1)
+    whole = s.node("Concat", [floats, s.node("Relu", [new], "new")], "whole", axis=2)
+    present = s.node("QuantizeLinear", [whole, steps, zero], "present", axis=1)
+    s.output(present, [1, 2, 4, 4], TensorProto.INT8)
+    if end == "shape":
+        s.output(s.node("Shape", [past], "read"), [4], TensorProto.INT64)
+    elif end == "dequantized":
+        s.output(floats, [1, 2, 3, 4])
+    elif end == "integers":
+        s.output(s.node("Transpose", [past], "read"), [4, 3, 2, 1], TensorProto.INT8)
+    elif end == "second scale":
+        second = s.constant("second", np.float32(0.1))
+        s.output(s.node("DequantizeLinear", [past, second, zero], "read"), [1, 2, 3, 4])
+    proto = s.model(19)
+    plain, numbers = detach_caches(Model(proto=proto, path=tmp_path / "m.onnx"))
+    assert ("past" in numbers) is is_detached
+    again = attach_caches(plain, numbers)
+    feeds = {"past": np.ones((1, 2, 3, 4), np.int8), "x": np.ones((1, 2, 1, 4), np.float32)}
+    for model in (plain, again):
+        onnx.checker.check_model(model.proto, full_check=True)
+    for name, value in models.run(proto, feeds, optimize=False).items():
+        np.testing.assert_array_equal(models.run(again.proto, feeds, optimize=False)[name], value)
+
+
 @pytest.mark.parametrize("format_", ["int8", "fp8"])
 @pytest.mark.parametrize("queries", [1, 8])
 def test_lint_says_nothing_of_a_stored_cache_and_repair_leaves_it(queries: int, format_: str) -> None:

@@ -17,6 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
 import onnx
 
 from qdqtool.core.placement import Placement, Slot, classes
@@ -84,6 +85,7 @@ def with_stored_caches(model: Model, floats: GraphView, placement: Placement) ->
 def detach_caches(model: Model) -> tuple[Model, dict[str, _Numbers]]:
     """Return the model without the Q/DQ of stored caches, so that only Q/DQ for the arithmetic remains.
 
+    A cache stays stored if a node other than its DequantizeLinear reads the integers, or with a scale per channel.
     Also return what `attach_caches` needs: scale and zero point of each input and output that was stored.
     """
     caches = stored_caches(model.view)
@@ -93,12 +95,16 @@ def detach_caches(model: Model) -> tuple[Model, dict[str, _Numbers]]:
     consumers, makers = edit.consumers(), edit.producers()
     numbers = {}
     for value, reader in _inputs(edit, caches, consumers):
+        if not _is_detachable(edit, value.name, reader, consumers):
+            continue
         numbers[value.name] = _numbers(edit, reader)
         for node, _ in list(consumers[value.name]):
             if node.op_type == DEQUANTIZE:
                 _pass_by(edit, consumers, node, value.name)
         value.type.tensor_type.elem_type = edit.constants[reader.input[1]].data_type
     for value, maker in _outputs(edit, caches, makers):
+        if not _is_detachable(edit, value.name, maker, consumers):
+            continue
         numbers[value.name] = _numbers(edit, maker)
         for node, _ in list(consumers.get(value.name, [])):
             if node.op_type == DEQUANTIZE:
@@ -108,6 +114,23 @@ def detach_caches(model: Model) -> tuple[Model, dict[str, _Numbers]]:
         value.type.tensor_type.elem_type = edit.constants[maker.input[1]].data_type
     edit.prune()
     return edit.finish(retyped=True), numbers
+
+
+def _is_detachable(edit: Edit, name: str, node: onnx.NodeProto, consumers: _Consumers) -> bool:
+    """Return True if all consumers of an input or output dequantize it with the one scale of `node`, its Q or DQ."""
+    own = [edit.value(number) for number in node.input[1:]]
+    return all(value is not None and value.size == 1 for value in own) and all(
+        reader.op_type in SHAPE_READERS
+        or (
+            reader.op_type == DEQUANTIZE
+            and reader.output[0] not in edit.pinned
+            and all(
+                np.array_equal(value, edit.value(number))
+                for value, number in zip(own, reader.input[1:], strict=False)
+            )
+        )
+        for reader, _ in consumers.get(name, [])
+    )
 
 
 def _call(edit: Edit, tensor: str, name: str) -> None:
