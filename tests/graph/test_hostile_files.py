@@ -277,6 +277,19 @@ def test_a_child_that_others_end_is_no_verdict_on_the_model(
     load(path)
 
 
+def test_an_interrupted_pass_is_no_verdict_on_the_next_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object) -> bytes:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(passes, "_exactly", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        passes.run_pass("check", models.conv_chain())
+    monkeypatch.undo()
+    assert load(models.save(models.conv_chain(), tmp_path)).view.nodes
+
+
 def test_the_child_imports_nothing_from_the_current_directory(tmp_path: Path) -> None:
     path = models.save(models.conv_chain(), tmp_path)
     for name in ("json", "numpy", "onnx", "sitecustomize", "qdqtool"):

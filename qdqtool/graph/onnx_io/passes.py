@@ -90,9 +90,6 @@ class _Worker:
         timer.start()
         try:
             answer, body = self._talk(json.dumps(head).encode() + b"\n" + content)
-        except BaseException:  # whatever interrupted us: the answer that is still to come belongs to nobody
-            self.end()
-            raise
         finally:
             timer.cancel()
         if answer.get("refused"):
@@ -184,7 +181,9 @@ def run_pass(name: str, proto: onnx.ModelProto, **arguments: Any) -> bytes:
     with _lock:
         try:
             return _ready().ask(name, content, arguments)
-        except (PassExceeded, SystemFault):
+        except PassRefused:
+            raise
+        except BaseException:  # an interrupt too: its child is gone, or still has the answer to give
             _end()
             raise
 
