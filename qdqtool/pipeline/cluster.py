@@ -316,7 +316,7 @@ def _absolute(request: CalibrationRequest) -> CalibrationRequest:
     """Return the request with paths that are valid on every worker."""
     placement = None if request.placement is None else request.placement.resolve()
     return replace(
-        request, model=request.model.resolve(), samples=absolute(request.samples), placement=placement
+        request, model=request.model.absolute(), samples=absolute(request.samples), placement=placement
     )
 
 

@@ -11,7 +11,7 @@ import json
 import logging
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -180,12 +180,18 @@ def read_stated(model: Model, path: Path) -> tuple[Values, str]:
     for reader in (_own, _ultralytics, _lightly_train, _onnx_keys):
         if values := _check_values(reader(model.metadata), path):
             return values, f"the metadata of {path.name}"
-    for folder in (path.resolve().parent, path.resolve().parent.parent):
+    for folder in _folders(path):
         for name, read in _FILES.items():
             file = folder / name
             if file.is_file() and (values := _check_values(read(_content(file)), file)):
                 return values, name
     return {}, ""
+
+
+def _folders(path: Path) -> Iterable[Path]:
+    """Return the folder of a file and the one above it; for a link also those of its target."""
+    homes = (path.parent.resolve(), path.resolve().parent)
+    return dict.fromkeys(folder for home in homes for folder in (home, home.parent))
 
 
 def read_task(path: Path, recipe: str | None = None) -> tuple[str, ...]:
@@ -198,7 +204,7 @@ def read_task(path: Path, recipe: str | None = None) -> tuple[str, ...]:
     """
     if not path.is_file() or (recipe is not None and inspect(recipe)[0].compare.task != "classify"):
         return ()
-    for folder in (path.resolve().parent, path.resolve().parent.parent):
+    for folder in _folders(path):
         file = folder / "config.json"
         document = _content(file) if file.is_file() else {}
         names = document.get("architectures") if isinstance(document, dict) else None

@@ -443,7 +443,7 @@ def _weight_shape(node: Node, view: GraphView) -> tuple[int, ...]:
 
 def title_of(path: Path) -> str:
     """Return the name of the file; if it is a common name such as "model", the name of its folder."""
-    stem = path.stem if path.stem.lower() not in {"model", "network"} else path.resolve().parent.name
+    stem = path.stem if path.stem.lower() not in {"model", "network"} else path.parent.resolve().name
     return _plain(stem)
 
 

@@ -148,6 +148,61 @@ def test_a_path_out_of_the_folder_is_refused_wherever_it_stands(place: str, tmp_
         load(path)
 
 
+@pytest.mark.parametrize(
+    ("target", "home", "location", "is_read"),
+    [
+        ("models--a--b/blobs/0123", "models--a--b/snapshots/main", "w.bin", True),
+        ("models--a--b/blobs/0123", "models--a--b/snapshots/main/onnx", "w.bin", True),
+        ("models--a--b/blobs/0123", "models--a--b/snapshots/main/onnx", "data/w.bin", True),
+        ("models--a--b/blobs/0123", "models--a--b/snapshots/main", "../../blobs/0123", False),
+        ("models--a--c/blobs/0123", "models--a--b/snapshots/main", "w.bin", False),
+        ("models--a--b/blobs/of/0123", "models--a--b/snapshots/main", "w.bin", False),
+        ("models--a--b/refs/0123", "models--a--b/snapshots/main", "w.bin", False),
+        ("secret/0123", "models--a--b/snapshots/main", "w.bin", False),
+        ("a/blobs/0123", "a/snapshots/main", "w.bin", False),
+        ("secret/0123", "model", "w.bin", False),
+    ],
+)
+def test_a_link_leads_out_of_the_folder_only_into_its_own_hugging_face_cache(
+    target: str, home: str, location: str, is_read: bool, tmp_path: Path
+) -> None:
+    tensor = _external("w", location)
+    graph = helper.make_graph(
+        [helper.make_node("Identity", ["w"], ["y"])],
+        "g",
+        [],
+        [helper.make_tensor_value_info("y", 1, [4])],
+        [tensor],
+    )
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    blob, link = tmp_path / target, tmp_path / home / location
+    for file in (blob, link, tmp_path / home / "model.onnx"):
+        file.parent.mkdir(parents=True, exist_ok=True)
+    blob.write_bytes(_SECRET.tobytes())
+    if not link.exists():
+        link.symlink_to(blob)
+    (tmp_path / home / "model.onnx").write_bytes(proto.SerializeToString())
+    if is_read:
+        value = load(tmp_path / home / "model.onnx").view.constant("w")
+        assert value is not None
+        assert value.tolist() == _SECRET.tolist()
+    else:
+        with pytest.raises(InputFileError, match="outside the model's folder"):
+            load(tmp_path / home / "model.onnx")
+
+
+def test_blobs_that_are_a_link_themselves_are_outside(tmp_path: Path) -> None:
+    home, secret = tmp_path / "models--a--b" / "snapshots" / "main", tmp_path / "secret"
+    home.mkdir(parents=True)
+    secret.mkdir()
+    (secret / "0123").write_bytes(_SECRET.tobytes())
+    (tmp_path / "models--a--b" / "blobs").symlink_to(secret)
+    (home / "secret.bin").symlink_to(tmp_path / "models--a--b" / "blobs" / "0123")
+    (home / "model.onnx").write_bytes(PLACES["function"]().SerializeToString())
+    with pytest.raises(InputFileError, match="outside the model's folder"):
+        load(home / "model.onnx")
+
+
 def _counted(limit: int, kind: int, opset: int) -> onnx.ModelProto:
     """y = Cast(Range(0, limit, 1))."""
     values = [helper.make_tensor(n, kind, [], [v]) for n, v in (("a", 0), ("b", limit), ("c", 1))]

@@ -179,6 +179,17 @@ def test_the_architecture_beside_the_model_says_what_its_logits_are(
     assert fitting_recipe("unet-int8", (), network, trust=False).compare.task == "agreement"
 
 
+@pytest.mark.parametrize("side", ["snapshot", "blobs"])
+def test_files_beside_a_link_and_beside_its_target_are_read(side: str, network: Path, tmp_path: Path) -> None:
+    link = tmp_path / "snapshot" / "onnx" / "model.onnx"
+    link.parent.mkdir(parents=True)
+    (tmp_path / "blobs").mkdir()
+    link.symlink_to(network.rename(tmp_path / "blobs" / "0123"))
+    document = {"architectures": ["BertForTokenClassification"]}
+    (tmp_path / side / "config.json").write_text(json.dumps(document), "utf-8")
+    assert read_task(link) == ("compare.task=tokens",)
+
+
 def test_commands_agree_about_the_task_of_a_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model, pictures = tmp_path / "segmenter.onnx", tmp_path / "pictures.npz"
     write_segmenter(str(model))

@@ -238,7 +238,10 @@ def _take(place: _Place, path: Path, by_reference: bool) -> None:
 
 
 def _inside(tensor: onnx.TensorProto, location: str, path: Path) -> Path:
-    """Return the external file at `location`, if it is a regular file in or below the model's folder."""
+    """Return the external file at `location`, if it is a regular file in or below the model's folder.
+
+    In a cache of Hugging Face, the file may be a link into the blobs of its own repository.
+    """
     folder = path.parent.resolve()
     fix = "copy the data file into the model's folder and store a plain file name as its location"
     if not location or "\0" in location:
@@ -249,12 +252,23 @@ def _inside(tensor: onnx.TensorProto, location: str, path: Path) -> Path:
         )
         raise _bad(path, tensor, problem, "export the model again")
     file = folder / location
-    if Path(location).is_absolute() or not _resolve_path(file).is_relative_to(folder):
+    target = _resolve_path(file)
+    is_inside = target.is_relative_to(folder) or (".." not in file.parts and _is_blob(target, folder))
+    if Path(location).is_absolute() or not is_inside:
         raise _bad(path, tensor, f"points outside the model's folder: {location!r}", fix)
     if not is_file(file):
         problem = f"needs external data in {location!r}, which is missing"
         raise _bad(path, tensor, problem, f"put {location!r} next to the model")
     return file
+
+
+def _is_blob(target: Path, folder: Path) -> bool:
+    """Return True for models--OWNER--NAME/blobs/HASH if `folder` is in models--OWNER--NAME/snapshots/REVISION."""
+    return any(
+        target.parent == parent.with_name("blobs") and parent.parent.name.startswith("models--")
+        for parent in folder.parents
+        if parent.name == "snapshots"
+    )
 
 
 def _resolve_path(file: Path) -> Path:

@@ -107,7 +107,7 @@ def _absolute(request: SweepRequest) -> SweepRequest:
     evaluation = None if base.eval_samples is None else absolute(base.eval_samples)
     base = replace(
         base,
-        model=base.model.resolve(),
+        model=base.model.absolute(),
         samples=absolute(base.samples),
         eval_samples=evaluation,
         labels=labels,
