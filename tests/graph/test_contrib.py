@@ -130,6 +130,45 @@ def test_an_attention_with_a_tensor_that_is_not_written_stays(
     assert [one.op for one in model.view.nodes] == [node.op_type]
 
 
+@pytest.mark.parametrize("batch", [2, "batch"])
+def test_sequences_of_different_lengths_stay_one_operator(batch: int | str, tmp_path: Path) -> None:
+    proto = onnx.ModelProto()
+    proto.CopyFrom(CASES["shared_heads"])
+    for value in (*proto.graph.input, *proto.graph.output):
+        dim = value.type.tensor_type.shape.dim[0]
+        dim.CopyFrom(helper.make_tensor_value_info("", 1, [batch]).type.tensor_type.shape.dim[0])
+    model = prepare(opened(proto, tmp_path), PrepareOptions())
+    assert [node.op for node in model.view.nodes] == ["GroupQueryAttention"]
+    assert any("with a batch of 1" in note for note in model.notes)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("kind", [TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16])
+def test_operators_one_after_another_have_the_type_of_the_model(
+    kind: int, weighted: bool, tmp_path: Path
+) -> None:
+    s = models.Sketch()
+    x = s.input("x", [2, 8], kind)
+    for index, op in enumerate(("Gelu", "QuickGelu", "FastGelu")):
+        x = s.node(op, [x], f"h{index}", domain=DOMAIN)
+    if weighted:
+        weight = np.eye(8, dtype=helper.tensor_dtype_to_np_dtype(kind))
+        x = s.node("MatMul", [x, s.constant("w", weight)], "product")
+        x = s.node("QuickGelu", [x], "last", domain=DOMAIN)
+    s.output(x, [2, 8], kind)
+    model = prepare(opened(s.model(17, [DOMAIN]), tmp_path), PrepareOptions())
+    assert {node.domain for node in model.view.nodes} == {""}
+    onnx.checker.check_model(model.proto, full_check=True)
+
+
+def test_an_operator_of_two_float_types_stays(tmp_path: Path) -> None:
+    proto = sketch("SimplifiedLayerNormalization", (WIDTH,), domain="", axis=-1, epsilon=1e-5)
+    half = onnx.numpy_helper.from_array(np.ones(WIDTH, np.float16), "w0")
+    proto.graph.initializer[0].CopyFrom(half)
+    model = prepare(opened(proto, tmp_path), PrepareOptions())
+    assert [node.op for node in model.view.nodes] == ["SimplifiedLayerNormalization"]
+
+
 def test_an_operator_that_no_builder_takes_is_named_with_a_way_out(tmp_path: Path) -> None:
     s = models.Sketch()
     experts = [s.input("x", [4, WIDTH]), s.input("router", [4, 2])]

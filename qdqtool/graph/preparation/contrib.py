@@ -22,7 +22,7 @@ from qdqtool.core.wording import REPAIR, Command, count_noun
 from qdqtool.graph.edit import Edit
 from qdqtool.graph.onnx_io.walk import at
 from qdqtool.graph.preparation.attention import FLOATS, AttentionWriter, Heads
-from qdqtool.graph.view import GraphView, Node
+from qdqtool.graph.view import GraphView, Node, dtype_of
 
 DOMAIN = "com.microsoft"
 _LAYER_NORM = 17
@@ -34,7 +34,7 @@ WITHOUT_A_BUILDER = {
     "MoE": "export the experts as MatMul; or build with `--plugins` and a library with this operator",
     "MatMulNBits": f"{REPAIR} writes it as DequantizeLinear and MatMul",
     "GatherBlockQuantized": f"{REPAIR} writes it as DequantizeLinear and Gather",
-    "GroupQueryAttention": "export with keys and values that grow with each step (no shared buffer); or build with `--plugins`",
+    "GroupQueryAttention": "export with a batch of 1 (or set it with `python -m onnxruntime.tools.make_dynamic_shape_fixed`), and with keys and values that grow with each step (no shared buffer); or build with `--plugins`",
     "MultiHeadAttention": "export without a padding mask of keys, or without onnxruntime's optimizer",
     "EmbedLayerNormalization": "export without onnxruntime's transformer optimizer",
     "Attention": "export without onnxruntime's transformer optimizer",
@@ -54,11 +54,19 @@ def write_contrib(edit: Edit, view: GraphView) -> dict[str, int]:
     """Replace every com.microsoft node that has an ONNX form; return the number of replaced nodes by operator."""
     counts: dict[str, int] = {}
     masks: dict[tuple[Any, ...], str] = {}
+    ends = {info.dtype for info in (*view.inputs, *view.outputs)} & FLOATS.keys()
+    stored = {dtype_of(tensor.data_type) for tensor in edit.constants.values()} & FLOATS.keys()
     for proto in tuple(edit.nodes):
         node = view.by_name[proto.name]
         if node.domain != DOMAIN and node.op != "SimplifiedLayerNormalization":
             continue
-        writer = _Writer(edit, view, node, proto)
+        # onnx infers no types of such results: a model with weights of one float type has no other
+        types = {view.info(name).dtype for name in (*node.inputs, *node.outputs) if name} & FLOATS.keys()
+        types = types or stored or ends
+        if len(types) != 1:
+            continue
+        (dtype,) = types
+        writer = _Writer(edit, view, node, proto, FLOATS[dtype])
         if _ATTENTIONS.get(node.op, _refuse)(writer, masks) or _PLAIN.get(node.op, _leave)(writer):
             counts[node.op] = counts.get(node.op, 0) + 1
     return counts
@@ -77,9 +85,10 @@ def without_builder(view: GraphView) -> Iterator[str]:
 class _Writer:
     """Writes the ONNX operators that replace one com.microsoft node."""
 
-    def __init__(self, edit: Edit, view: GraphView, node: Node, proto: onnx.NodeProto) -> None:
-        self.edit, self.view, self.node, self.proto = edit, view, node, proto
-        self.dtype = FLOATS.get(view.info(node.inputs[0]).dtype, np.dtype(np.float32))
+    def __init__(
+        self, edit: Edit, view: GraphView, node: Node, proto: onnx.NodeProto, dtype: np.dtype[Any]
+    ) -> None:
+        self.edit, self.view, self.node, self.proto, self.dtype = edit, view, node, proto, dtype
 
     def op(self, op: str, inputs: list[str], word: str, *, result: str = "", **attributes: Any) -> str:
         name = f"{self.node.name}_{word}"
@@ -263,8 +272,8 @@ def _group_query(writer: _Writer, masks: dict[tuple[Any, ...], str]) -> bool:
     unread = [index for index in range(9, len(node.inputs)) if index != 10 and writer.input(index)]
     if heads < 1 or shared < 1 or len(shape) != 3 or len(past) != 4 or unread:
         return False
-    if writer.read(writer.output(3)):
-        return False
+    if writer.read(writer.output(3)) or 1 not in {shape[0], past[0]}:
+        return False  # each sequence of a larger batch has its own length
     if (
         not isinstance(past[-1], int)
         or node.integer("smooth_softmax", 0)
