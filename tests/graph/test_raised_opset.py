@@ -85,3 +85,44 @@ def test_a_softmax_that_a_branch_reads_is_converted(op: str, tmp_path: Path) -> 
     for name, value in before.items():
         np.testing.assert_allclose(after[name], value, rtol=1e-5, atol=1e-6)
     assert not any(node.op == "Identity" for node in model.view.nodes)
+
+
+@pytest.mark.parametrize(
+    ("op", "opset", "attributes", "depth"),
+    [
+        ("Hardmax", 11, {"axis": 1}, 1),
+        ("Hardmax", 11, {"axis": 1}, 3),
+        ("Softmax", 11, {"axis": 1}, 1),
+        ("LogSoftmax", 11, {"axis": 2}, 1),
+        ("Resize", 10, {"mode": "nearest"}, 1),
+    ],
+)
+def test_operators_in_nested_bodies_keep_their_meaning_beside_others_outside(
+    op: str, opset: int, attributes: dict[str, int | str], depth: int, tmp_path: Path
+) -> None:
+    inputs = ["x", "scales"] if op == "Resize" else ["x"]
+
+    def graph(level: int, word: str) -> onnx.GraphProto:
+        """The operator alone at level 0; else an If, one of whose branches is of the level below, plus the operator."""
+        stem = f"{word}{level}"
+        nodes = [helper.make_node(op, inputs, [f"{stem}_own"], name=f"{stem}_own", **attributes)]
+        if level:
+            branches = {"then_branch": graph(level - 1, f"{stem}t"), "else_branch": graph(0, f"{stem}e")}
+            nodes.append(helper.make_node("If", ["flag"], [f"{stem}_if"], name=f"{stem}_if", **branches))
+            nodes.append(helper.make_node("Add", [f"{stem}_own", f"{stem}_if"], [f"{stem}_y"]))
+        result = helper.make_tensor_value_info(f"{stem}_{'y' if level else 'own'}", TensorProto.FLOAT, None)
+        return helper.make_graph(nodes, stem, [], [result])
+
+    whole = graph(depth, "g")
+    whole.input.append(helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 2, 4, 4]))
+    whole.input.append(helper.make_tensor_value_info("flag", TensorProto.BOOL, []))
+    scales = np.array(MIXED, np.float32)
+    whole.initializer.append(onnx.numpy_helper.from_array(scales, "scales"))
+    proto = helper.make_model(whole, opset_imports=[helper.make_opsetid("", opset)], ir_version=5)
+    feeds = {
+        "x": np.random.default_rng(0).random((1, 2, 4, 4)).astype(np.float32),
+        "flag": np.array(True),
+    }
+    (before,) = models.run(proto, feeds).values()
+    (after,) = models.run(load(models.save(proto, tmp_path)).proto, feeds).values()
+    np.testing.assert_allclose(after, before, rtol=1e-6, atol=1e-6)

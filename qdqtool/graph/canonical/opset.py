@@ -42,7 +42,7 @@ def write_out_resizes(graph: onnx.GraphProto) -> None:
         for part in held
         if isinstance(part, onnx.NodeProto) and part.op_type == "Constant" and part.attribute[0].HasField("t")
     }
-    for part in held:
+    for part in reversed(held):  # bodies first: a changed graph has copies of its nodes
         if isinstance(part, onnx.GraphProto) and any(_is_resize(node) for node in part.node):
             nodes = [
                 replacement
@@ -108,7 +108,7 @@ def write_out_hardmax(graph: onnx.GraphProto) -> None:
     x -> Shape, Flatten(axis) -> Hardmax(-1) -> Reshape -> y: the largest of a whole row of the flattened matrix is 1.
     """
     taken = TakenNames(name for part in parts(graph) for name in names(part))
-    for part in [part for part in parts(graph) if isinstance(part, onnx.GraphProto)]:
+    for part in reversed([part for part in parts(graph) if isinstance(part, onnx.GraphProto)]):
         if not any(node.op_type == "Hardmax" for node in part.node):
             continue
         nodes = [replacement for node in part.node for replacement in _softmax_written_out(node, taken)]
@@ -138,7 +138,7 @@ def shield_readers(graph: onnx.GraphProto) -> dict[str, str]:
     held = list(parts(graph))
     taken = TakenNames(name for part in held for name in names(part))
     moved: dict[str, str] = {}
-    for part in held:
+    for part in reversed(held):
         if not isinstance(part, onnx.GraphProto):
             continue
         read = {name for node in part.node for name in find_captured(node)}
@@ -157,7 +157,7 @@ def shield_readers(graph: onnx.GraphProto) -> dict[str, str]:
 
 def unshield_readers(graph: onnx.GraphProto, moved: Mapping[str, str]) -> None:
     """Remove the nodes that `shield_readers` added; `moved` is the result of `shield_readers`."""
-    for part in [part for part in parts(graph) if moved and isinstance(part, onnx.GraphProto)]:
+    for part in reversed([part for part in parts(graph) if moved and isinstance(part, onnx.GraphProto)]):
         nodes = [
             copy_message(node) for node in part.node if node.op_type != "Identity" or node.name not in moved
         ]
