@@ -56,6 +56,49 @@ def test_a_guard_goes_where_every_row_has_a_score(
     np.testing.assert_array_equal(models.run(model.proto, feeds)["y"], models.run(s.model(), feeds)["y"])
 
 
+FIRST = np.where(np.arange(LENGTH) < 3, -np.inf, 0).astype(np.float32)
+FLOOR = float(np.finfo(np.float32).min)
+
+
+@pytest.mark.parametrize(
+    ("steps", "stays"),
+    [
+        ([("Add", FIRST), ("Add", CAUSAL[0, 0] + FIRST)], True),
+        ([("Add", FIRST), ("Add", FIRST[::-1])], True),
+        ([("Add", FIRST), ("Add", FIRST)], False),
+        ([("Add", np.maximum(FIRST, FLOOR)), ("Add", np.maximum(FIRST[::-1], FLOOR))], True),
+        ([("Add", np.full(LENGTH, FLOOR, np.float32))], False),
+        ([("Add", np.full(LENGTH, FLOOR, np.float32))] * 2, True),
+        ([("Where", FIRST), ("Where", FIRST[::-1])], True),
+        ([("Where", FIRST), ("Add", FIRST[::-1])], True),
+        ([("Where", FIRST), ("Mul", np.float32(2))], False),
+        ([("Where", FIRST), ("Mul", np.float32(-1))], True),
+        ([("Add", FIRST), ("Div", np.float32(-2))], True),
+        ([("Add", FIRST), ("Add", -FIRST)], True),
+        ([("Add", np.float32(3e38)), ("Add", np.float32(3e38))], True),
+    ],
+)
+def test_a_guard_stays_if_several_masks_leave_a_row_no_score(
+    steps: list[tuple[str, np.ndarray]], *, stays: bool, tmp_path: Path
+) -> None:
+    s = models.Sketch()
+    at = s.node("MatMul", [s.input("q", (1, 2, LENGTH, 8)), s.input("k", (1, 2, 8, LENGTH))], "product")
+    for index, (op, value) in enumerate(steps):
+        if op == "Where":
+            low = s.constant(f"low{index}", np.float32(-np.inf))
+            at = s.node("Where", [s.constant(f"kept{index}", value == 0), at, low], f"masked{index}")
+        else:
+            at = s.node(op, [at, s.constant(f"value{index}", value)], f"masked{index}")
+    soft = s.node("Softmax", [at], "soft", axis=-1)
+    zero = s.constant("zero", np.float32(0))
+    clean = s.node("Where", [s.node("IsNaN", [soft], "is_nan"), zero, soft], "clean", name="guard")
+    s.output(s.node("MatMul", [clean, s.input("v", (1, 2, LENGTH, 8))], "y"))
+    model = prepare(opened(s.model(), tmp_path), PrepareOptions())
+    assert ("guard" in model.view.by_name) is stays
+    feeds = models.feeds(s.model())
+    np.testing.assert_array_equal(models.run(model.proto, feeds)["y"], models.run(s.model(), feeds)["y"])
+
+
 @pytest.mark.parametrize(
     "s", [guarded(None), guarded(CAUSAL, axis=2)], ids=["a mask that is an input", "another axis"]
 )

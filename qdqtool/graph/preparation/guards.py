@@ -79,24 +79,32 @@ def _is_along_keys(view: GraphView, softmax: Node) -> bool:
 
 
 def _has_scores(edit: Edit, view: GraphView, tensor: str) -> bool:
-    """Return True if `tensor` is a MatMul result that constants scale and mask, with a score in each row."""
+    """Return True if `tensor` is a MatMul result that constants scale and mask, with a finite number in each row."""
     node = view.producer(tensor)
+    kept, masks, is_finite = np.ones(1, bool), 0, True
     while node is not None and node.op in {"Add", "Cast", "Div", "Mul", "Where"}:
         constants = [value for name in node.inputs if (value := _small(edit, name)) is not None]
         varying = [name for name in node.inputs if name not in edit.constants]
         if len(varying) != 1 or len(constants) != len(node.inputs) - 1:
             return False
-        if node.op == "Where":
-            kept = constants[0] if node.inputs[1] == varying[0] else ~constants[0]
-            is_scored = node.inputs[0] != varying[0] and bool(kept.any(axis=-1).all())
-        elif node.op == "Add":
-            is_scored = constants[0].ndim > 0 and bool(np.isfinite(constants[0].max(axis=-1)).all())
-        else:
-            is_scored = all(bool(np.isfinite(value).all() and value.all()) for value in constants)
-        if not is_scored:
+        place = node.inputs.index(varying[0])
+        if node.op in {"Add", "Where"}:
+            if place == 0 and node.op == "Where":
+                return False
+            value = constants[-1]  # the other constant of a Where is its condition
+            hidden = value <= LOWEST if node.op == "Add" else constants[0] == (place == 2)
+            masks += bool(hidden.any())
+            is_finite &= bool(np.isfinite(value).all())
+            if (value >= -LOWEST).any() or np.prod(np.broadcast_shapes(kept.shape, hidden.shape)) > _LARGE:
+                return False
+            kept = kept & ~hidden
+        elif (place and node.op == "Div") or not all(
+            (np.isfinite(value) & (value > 0)).all() for value in constants
+        ):
             return False
         node = view.producer(varying[0])
-    return node is not None and node.op == "MatMul"
+    is_scored = bool(kept.any(axis=-1).all()) or (is_finite and masks < 2)
+    return node is not None and node.op == "MatMul" and is_scored
 
 
 def _small(edit: Edit, tensor: str) -> NDArray[Any] | None:
