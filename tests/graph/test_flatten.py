@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 
 from qdqtool.core.recipe import PlacementOptions, PrepareOptions, Recipe
@@ -51,6 +52,15 @@ def test_the_product_reads_two_dimensions_and_computes_the_same(
 def test_products_that_do_not_need_it_are_left(between: str, tmp_path: Path) -> None:
     model = prepare(opened(attention(FIXED, between).model(), tmp_path), PrepareOptions(flatten=True))
     assert "out_flat" not in model.view.by_name
+
+
+def test_a_product_of_unknown_rank_is_left(tmp_path: Path) -> None:
+    s = attention(FIXED)
+    del s.initializers[0]
+    s.input("to", ["rank"], onnx.TensorProto.INT64)
+    model = prepare(opened(s.model(), tmp_path), PrepareOptions(flatten=True))
+    feeds = {**models.feeds(s.model()), "to": np.asarray([2, 5, 16])}
+    np.testing.assert_array_equal(models.run(model.proto, feeds)["z"], models.run(s.model(), feeds)["z"])
 
 
 @pytest.mark.parametrize(

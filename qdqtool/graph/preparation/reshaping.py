@@ -35,7 +35,9 @@ def flatten(edit: Edit, view: GraphView) -> int:
         weight = edit.constants.get(node.input[1]) if node.op_type == "MatMul" else None
         if weight is None or len(weight.dims) != 2 or not reads_attention(view, viewed):
             continue
-        shape = view.info(node.input[0]).shape or ()
+        shape = view.info(node.input[0]).shape
+        if shape is None:
+            continue
         depth, columns = weight.dims
         flat, rows_out = edit.fresh(f"{node.name}_flat"), edit.fresh(f"{node.name}_rows")
         rows = edit.constant(f"{node.name}_flat_shape", np.asarray([-1, depth], np.int64))
