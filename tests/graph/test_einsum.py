@@ -105,6 +105,23 @@ def test_one_free_length_in_a_reshape_is_enough(free: tuple[int, ...], written: 
     same(sketch("bijd,bkd->bijk"), model)
 
 
+@pytest.mark.parametrize("constant", [False, True])
+@pytest.mark.parametrize("label", ["b", "d"])
+@pytest.mark.parametrize("side", [0, 1])
+@pytest.mark.parametrize("equation", ["bid,bjd->bij", "bihd,bjhd->bijh", "bihd,bjkhd->bijk"])
+def test_an_operand_that_is_repeated_along_a_label_stays(
+    equation: str, side: int, label: str, constant: bool, tmp_path: Path
+) -> None:
+    s = models.Sketch()
+    operands = []
+    for index, labels in enumerate(equation.partition("->")[0].split(",")):
+        lengths = [1 if index == side and entry == label else SIZES[entry] for entry in labels]
+        operands.append(s.weight("w", *lengths) if constant and index else s.input(f"x{index}", lengths))
+    made = s.node("Einsum", operands, "made", name="sum", equation=equation)
+    s.output(s.node("Neg", [made], "z"))
+    same(s, prepared(s, tmp_path)[0])
+
+
 @pytest.mark.parametrize("equation", ["...ij,jk->...ik", "bij->bji", "bij,jk", "bij,jk,kd->bid"])
 def test_other_forms_stay(equation: str, tmp_path: Path) -> None:
     s = models.Sketch()

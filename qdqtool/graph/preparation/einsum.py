@@ -50,8 +50,8 @@ class _Terms:
 def write_products(edit: Edit, view: GraphView) -> int:
     """Replace every Einsum that one MatMul can compute; return the number of replaced nodes.
 
-    Not changed: Einsum with one operand or more than two, an ellipsis, diagonals, sums over one operand, and products
-    that would need a Reshape of two dimensions of unknown length.
+    Not changed: Einsum with one operand or more than two, an ellipsis, diagonals, sums over one operand, operands that
+    are repeated along a label, and products that would need a Reshape of two dimensions of unknown length.
     """
     candidates = [node for node in edit.nodes if node.op_type == "Einsum" and node.domain in {"", "ai.onnx"}]
     written = [node for node in candidates if _write(edit, node, view)]
@@ -70,14 +70,26 @@ def _write(edit: Edit, node: onnx.NodeProto, view: GraphView) -> bool:
         operands.reverse()
     if terms is None or len(operands) != 2 or not terms.rows or not terms.columns or not terms.summed:
         return False
+    is_joined = len(terms.columns) > 1 or len(terms.summed) > 1 or bool(terms.batch and len(terms.rows) > 1)
+    if _is_repeated(view, operands, terms, terms.summed + (terms.batch if is_joined else "")):
+        return False
     if not terms.batch and operands[1] in edit.constants:
         return _with_weights(edit, node, operands, terms)
-    if len(terms.columns) > 1 or len(terms.summed) > 1 or (terms.batch and len(terms.rows) > 1):
+    if is_joined:
         return _with_joined_axes(edit, node, operands, terms, view)
     left = _add_transpose(edit, node, operands[0], terms.left, terms.batch + terms.rows + terms.summed)
     right = _add_transpose(edit, node, operands[1], terms.right, terms.batch + terms.summed + terms.columns)
     _product(edit, node, (left, right), terms)
     return True
+
+
+def _is_repeated(view: GraphView, operands: Sequence[str], terms: _Terms, labels: str) -> bool:
+    """Return True if one operand has length 1 along one of the labels, and the other operand another or unknown length."""
+    left, right = (view.info(operand).shape or () for operand in operands)
+    left_sizes = dict(zip(terms.left, left, strict=False))
+    right_sizes = dict(zip(terms.right, right, strict=False))
+    pairs = ({left_sizes.get(label), right_sizes.get(label)} for label in labels)
+    return any(1 in pair and len(pair) > 1 for pair in pairs)
 
 
 # --- Fourier transforms ----------------------------------------------------------------------------------------------
