@@ -50,8 +50,8 @@ class _Terms:
 def write_products(edit: Edit, view: GraphView) -> int:
     """Replace every Einsum that one MatMul can compute; return the number of replaced nodes.
 
-    Not changed: Einsum with one operand or more than two, an ellipsis, diagonals, sums over one operand, operands that
-    are repeated along a label, and products that would need a Reshape of two dimensions of unknown length.
+    Not changed: Einsum with one operand or more than two, an ellipsis, diagonals, sums over one operand, and products
+    that would need a Reshape of two dimensions of unknown length. An operand that is repeated along a label stays too.
     """
     candidates = [node for node in edit.nodes if node.op_type == "Einsum" and node.domain in {"", "ai.onnx"}]
     written = [node for node in candidates if _write(edit, node, view)]

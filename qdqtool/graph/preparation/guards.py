@@ -87,12 +87,12 @@ def _has_scores(edit: Edit, view: GraphView, tensor: str) -> bool:
         varying = [name for name in node.inputs if name not in edit.constants]
         if len(varying) != 1 or len(constants) != len(node.inputs) - 1:
             return False
-        place = node.inputs.index(varying[0])
-        if node.op in {"Add", "Where"}:
-            if place == 0 and node.op == "Where":
+        place, is_choice = node.inputs.index(varying[0]), node.op == "Where"
+        if is_choice or node.op == "Add":
+            if is_choice and not place:
                 return False
             value = constants[-1]  # the other constant of a Where is its condition
-            hidden = value <= LOWEST if node.op == "Add" else constants[0] == (place == 2)
+            hidden = constants[0] == (place == 2) if is_choice else value <= LOWEST
             masks += bool(hidden.any())
             is_finite &= bool(np.isfinite(value).all())
             if (value >= -LOWEST).any() or np.prod(np.broadcast_shapes(kept.shape, hidden.shape)) > _LARGE:

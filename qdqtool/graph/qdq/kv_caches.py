@@ -17,7 +17,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
 import onnx
 
 from qdqtool.core.placement import Placement, Slot, classes
@@ -118,16 +117,15 @@ def detach_caches(model: Model) -> tuple[Model, dict[str, _Numbers]]:
 
 def _is_detachable(edit: Edit, name: str, node: onnx.NodeProto, consumers: _Consumers) -> bool:
     """Return True if all consumers of an input or output dequantize it with the one scale of `node`, its Q or DQ."""
-    own = [edit.value(number) for number in node.input[1:]]
-    return all(value is not None and value.size == 1 for value in own) and all(
+    own = [
+        value for number in node.input[1:] if (value := edit.value(number)) is not None and value.size == 1
+    ]
+    return len(own) == len(node.input) - 1 and all(
         reader.op_type in SHAPE_READERS
         or (
             reader.op_type == DEQUANTIZE
             and reader.output[0] not in edit.pinned
-            and all(
-                np.array_equal(value, edit.value(number))
-                for value, number in zip(own, reader.input[1:], strict=False)
-            )
+            and all(edit.value(number) == value for number, value in zip(reader.input[1:], own, strict=False))
         )
         for reader, _ in consumers.get(name, [])
     )

@@ -538,8 +538,8 @@ class ConstantWriter:
 
     def _pads(self, node: onnx.NodeProto) -> tuple[int, ...] | None:
         """Return the padding before and after each dimension; empty without padding; None if unknown."""
-        if attribute(node, "output_shape", ()):  # ConvTranspose computes its padding from the shape
-            return None
+        if any(field.name == "output_shape" for field in node.attribute):
+            return None  # a ConvTranspose computes its padding from the shape
         mode = attribute(node, "auto_pad", b"NOTSET")
         if mode in {b"SAME_UPPER", b"SAME_LOWER"}:
             return self._same_pads(node)
