@@ -14,7 +14,7 @@ from qdqtool.graph.canonical.order import TakenNames, sort
 from qdqtool.graph.canonical.shapes import infer
 from qdqtool.graph.onnx_io.deferred import array
 from qdqtool.graph.onnx_io.read import default_opset
-from qdqtool.graph.onnx_io.walk import copy_fields, copy_message, find_captured, reads
+from qdqtool.graph.onnx_io.walk import bodies, copy_fields, copy_message, find_captured, names, parts, reads
 from qdqtool.graph.view import Model
 
 
@@ -50,8 +50,15 @@ class Edit:
         self.imports: dict[str, int] = {}
         tensors = {value.name for value in (*self.inputs, *self.outputs)} | set(self.constants)
         tensors |= {name for node in self._nodes for name in (*node.output, *reads(node))}
-        self._tensors = TakenNames(tensors)
-        self._names = TakenNames({node.name for node in self._nodes})
+        inside = {
+            name
+            for node in self._nodes
+            for body in bodies(node)
+            for part in parts(body)
+            for name in names(part)
+        }
+        self._tensors = TakenNames(tensors | inside)
+        self._names = TakenNames({node.name for node in self._nodes} | inside)
         self._captured = frozenset(name for node in self._nodes for name in find_captured(node))
 
     @property

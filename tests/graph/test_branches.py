@@ -143,3 +143,45 @@ def test_what_is_said_of_bodies_is_said_of_those_that_are_left(tmp_path: Path) -
         said = [note for note in ready.notes if "bodies are not changed" in note]
         assert len(said) == bool(left), wanted
         assert sum(node.op_type == "If" for node in ready.proto.graph.node) == left
+
+
+def test_new_names_are_not_those_inside_a_branch(tmp_path: Path) -> None:
+    proto = helper.make_model(
+        helper.make_graph(
+            [
+                helper.make_node("Einsum", ["x", "w"], ["e"], name="sum", equation="ij,jk->ki"),
+                helper.make_node(
+                    "If",
+                    ["flag"],
+                    ["y"],
+                    name="choice",
+                    then_branch=helper.make_graph(
+                        [
+                            helper.make_node("Relu", ["e"], ["sum_product"], name="sum_MatMul"),
+                            helper.make_node("Neg", ["sum_product"], ["then_y"]),
+                        ],
+                        "then",
+                        [],
+                        [value("then_y")],
+                    ),
+                    else_branch=helper.make_graph(
+                        [helper.make_node("Abs", ["e"], ["else_y"])], "else", [], [value("else_y")]
+                    ),
+                ),
+            ],
+            "g",
+            [
+                helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [2, 3]),
+                helper.make_tensor_value_info("flag", onnx.TensorProto.BOOL, []),
+            ],
+            [helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [4, 2])],
+            [numpy_helper.from_array(np.ones((3, 4), np.float32), "w")],
+        ),
+        opset_imports=[helper.make_opsetid("", 17)],
+        ir_version=8,
+    )
+    path = tmp_path / "model.onnx"
+    path.write_bytes(proto.SerializeToString())
+    model = prepare(load(path), PrepareOptions())
+    assert "MatMul" in {node.op for node in model.view.nodes}
+    onnx.checker.check_model(model.proto, full_check=True)
