@@ -154,7 +154,7 @@ def decisive(edit: Edit) -> set[str]:
 def _known_values(edit: Edit, view: GraphView) -> dict[str, NDArray[Any]]:
     """Return the values on which conditions depend, if constants and known dimensions determine them; in graph order."""
     values: dict[str, NDArray[Any]] = {}
-    needed = decisive(edit)
+    needed, makers = decisive(edit), edit.producers()
     computed: list[Computed] = []
     small = (name for name, tensor in edit.constants.items() if int(np.prod(tensor.dims)) <= _MOST_ELEMENTS)
     values |= {name: value for name in small if (value := edit.value(name)) is not None}
@@ -162,7 +162,7 @@ def _known_values(edit: Edit, view: GraphView) -> dict[str, NDArray[Any]]:
         if not needed.intersection(node.output) or not computable(node):
             continue
         outputs = known_shape(node, view)
-        if outputs is None and (part := _known_dimension(node, edit, view, values)) is not None:
+        if outputs is None and (part := _known_dimension(node, makers, view, values)) is not None:
             outputs = {node.output[0]: part}
         if outputs is None and all(name in values for name in node.input if name):
             sizes = [view.info(name).elements for name in node.output if name]
@@ -195,13 +195,15 @@ def _bounds(node: onnx.NodeProto) -> slice:
 
 
 def _known_dimension(
-    node: onnx.NodeProto, edit: Edit, view: GraphView, values: dict[str, NDArray[Any]]
+    node: onnx.NodeProto,
+    makers: dict[str, onnx.NodeProto],
+    view: GraphView,
+    values: dict[str, NDArray[Any]],
 ) -> NDArray[Any] | None:
     """Return the dimension that a Gather picks from a partly unknown shape, if it is known; else None."""
-    makers = {name: maker for maker in edit.nodes if maker.op_type == "Shape" for name in maker.output}
     maker = makers.get(node.input[0]) if node.op_type == "Gather" else None
     index = values.get(node.input[1]) if maker is not None else None
-    if maker is None or index is None or index.size != 1:
+    if maker is None or maker.op_type != "Shape" or index is None or index.size != 1:
         return None
     dims = (view.info(maker.input[0]).shape or ())[_bounds(maker)]
     place = int(index.reshape(-1)[0])
