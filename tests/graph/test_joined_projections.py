@@ -90,6 +90,28 @@ def test_the_joined_network_computes_the_same(
         np.testing.assert_allclose(result[name], value, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("rank", [1, 2, 3])
+def test_a_bias_of_more_dimensions_keeps_its_dimensions(rank: int, tmp_path: Path) -> None:
+    s = attention(np.random.default_rng(0))
+    s.inputs.clear()
+    s.input("x", (LENGTH, WIDTH))
+    for tensor in s.initializers:
+        if tensor.name in {"wq", "wk", "wv"}:  # equally large, so that no tensor gets a new name
+            tensor.CopyFrom(numpy_helper.from_array(np.eye(WIDTH, dtype=np.float32), tensor.name))
+        if tensor.name in {"bq", "bk", "bv"}:
+            value = np.ones([1] * (rank - 1) + [WIDTH], np.float32)
+            tensor.CopyFrom(numpy_helper.from_array(value, tensor.name))
+        if tensor.name.startswith("to_") and tensor.name != "to_out":
+            value = np.asarray([1, LENGTH, HEADS, WIDTH // HEADS], np.int64)
+            tensor.CopyFrom(numpy_helper.from_array(value, tensor.name))
+    model = prepare(opened(s.model(), tmp_path), JOIN)
+    onnx.checker.check_model(model.proto, full_check=True)
+    feeds = models.feeds(s.model())
+    np.testing.assert_allclose(
+        models.run(model.proto, feeds)["z"], models.run(s.model(), feeds)["z"], rtol=1e-4, atol=1e-5
+    )
+
+
 @pytest.mark.parametrize("scaled", ["", "scores", "qk"])
 def test_parts_become_about_equally_large(scaled: str, tmp_path: Path) -> None:
     for seed in range(8):

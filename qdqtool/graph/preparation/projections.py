@@ -105,7 +105,9 @@ def _part(edit: Edit, view: GraphView, node: Node) -> _Projection | None:
     uses, bias, addend = view.uses(end), None, None
     if len(uses) == 1 and uses[0].node.op == "Add":
         addend = edit.value(uses[0].node.inputs[1 - uses[0].index])
-        if addend is not None and addend.size == shape[1] and addend.shape[-1:] == shape[1:]:
+        rank = len(view.info(end).shape or shape)
+        fits = addend is not None and addend.shape[-1:] == shape[1:] and addend.ndim <= rank
+        if fits and addend is not None and addend.size == shape[1]:
             bias, end = uses[0].node, uses[0].node.outputs[0]
     if end in edit.pinned or not is_factor(view, end):
         return None  # check before the weight is read, which may have gigabytes
