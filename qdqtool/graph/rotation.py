@@ -216,6 +216,8 @@ def _note(
     if not view.is_constant(name) or not shape or shape[axis] != channels:
         raise _NotExactError
     if isinstance(place, set):
+        if view.info(name).elements != channels:
+            raise _NotExactError  # a gain per token
         place.add(name)
     elif place.setdefault(name, value) != value:
         raise _NotExactError

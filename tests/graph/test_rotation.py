@@ -105,6 +105,14 @@ def test_a_stream_that_a_rotation_would_change_is_left_alone(spoiled: str) -> No
     assert not rotate_streams(opened(transformer("div", 16, spoiled=spoiled)).view)
 
 
+@pytest.mark.parametrize(("shape", "is_rotated"), [((1, 1, 16), True), ((6, 16), False), ((1, 6, 16), False)])
+def test_a_stream_with_a_gain_per_token_is_left_alone(shape: tuple[int, ...], is_rotated: bool) -> None:
+    proto = transformer("div", 16)
+    gain = next(tensor for tensor in proto.graph.initializer if tensor.name == "l0_norm_gain")
+    gain.CopyFrom(onnx.numpy_helper.from_array(np.ones(shape, np.float32), gain.name))
+    assert bool(rotate_streams(opened(proto).view)) is is_rotated
+
+
 def test_sparse_weights_are_not_rotated() -> None:
     assert not rotate_streams(sparsify(opened(transformer("div", 16)))[0].view)
 
