@@ -255,10 +255,16 @@ def _answers(_: _Claim, __: str, ___: str, ____: Built, after: Built) -> bool | 
 
 
 def _nothing_helps(_: _Claim, subject: str, __: str, before: Built, after: Built) -> bool | None:
-    """An edit helps if it saves bytes without a kernel more, or kernels without a byte more."""
+    """An edit helps if it saves bytes without a kernel more, or kernels without a byte more.
+
+    A dump shows the kernels of a loop once, however often they run: fewer kernels show nothing if the edit changed a loop.
+    """
     more = len(after.kernels) - len(before.kernels)
     bytes_ = after.bytes / before.bytes - 1 if before.bytes else 0.0
-    helps = (bytes_ < -_SAME_BYTES and more <= 0) or (more < 0 and bytes_ <= _SAME_BYTES)
+    had, has = (
+        Counter(one.operands for one in each.kernels if "Loop*" in one.name) for each in (before, after)
+    )
+    helps = (bytes_ < -_SAME_BYTES and more <= 0) or (more < 0 and bytes_ <= _SAME_BYTES and had == has)
     return not (helps and (after.is_low(subject) is not False or not after.asks(subject)))
 
 

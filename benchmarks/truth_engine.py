@@ -178,7 +178,7 @@ def asked(model: onnx.ModelProto, ops: Container[str]) -> dict[str, str]:
             weights = {word for word, constant in pairs if constant and word}
             others = {word for word, constant in pairs if not constant}
             both = weights | (others - {""})
-            if not both or (len(both) == 1 and "" not in others):
+            if not both or (len(both) == 1 and all(word for word, _ in pairs)):
                 found[node.name] = next(iter(both), "float")
             else:
                 end = "-weights" if others == {""} else "" if weights and "" not in others else "-activations"

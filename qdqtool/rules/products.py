@@ -62,13 +62,15 @@ Only one of the two inputs of a Conv, Gemm or MatMul is quantized.
 INT8, FP8 and FP4 arithmetic need both. With only one, the node runs in float, and its Q/DQ still rounds the values and
 adds kernels. A MatMul or Gemm with low-bit weights and a float activation is correct if all of them are like that (see
 QDQ184). Next to nodes with INT8 arithmetic, the Q/DQ may have been forgotten; the finding is then reported as
-information.
+information. The same holds if operators move the quantized values to the node and another node uses the same Q: the
+kernel of the node dequantizes them.
 
 Evidence: RTX 1.7.1: float weights leave a fake-quantize kernel (chain_noweight). A float activation adds a kernel
 that dequantizes the weights in every inference (chain_noact; folded for MatMul, matmul_w_only). If one of two
 activations is quantized, the result is `CastMulFc`, a dequantize inside a float product (matmul_one_q,
-matmul_a_only). A matrix product whose weights alone are INT8 is what `place.format=int8-weights` asks for: fewer
-bytes, and float arithmetic.
+matmul_a_only). If operators move the values of a Q that other nodes use to a float Gemm, the pair saves bytes
+(fork_moved_to_float, fork_float). A matrix product whose weights alone are INT8 is what `place.format=int8-weights`
+asks for: fewer bytes, and float arithmetic.
 
 # mixed_formats
 
@@ -249,22 +251,41 @@ def check_half_quantized(flow: Flow, target: Target) -> Iterator[Violation]:
         node, stored = product.node, product.weights_alone
         subject = "the weights have" if missing.fixed else f"input {missing.index} has"
         both = f"{arithmetic_word(product.request)} needs both"
-        fix = f"put Q/DQ on {node.inputs[missing.index]} as well ({both}), or remove it from the other input"
+        inside = stored is not None and node.op in MATRIX_PRODUCTS
+        shared = _find_sharing(flow, node, 1 - missing.index)
+        unless = (
+            f"{WEIGHTS_ALONE} is intended"
+            if inside
+            else f"this node is meant to be float, as {shared} uses the same Q"
+            if shared
+            else ""
+        )
+        fix = f"put Q/DQ on {node.inputs[missing.index]} as well ({both})"
+        fix = f"nothing to do if {unless}; otherwise {fix}" if unless else fix
+        fix += "" if shared else ", or remove it from the other input"
         if INT8.name in product.request:
             samples = () if missing.fixed else ("--samples", "DATA")
             fix += f"; {Command('repair', samples)} does the first"
-        inside = stored is not None and node.op in MATRIX_PRODUCTS
         yield Violation(
             node=node.name,
             reason=f"{subject} no Q/DQ, but the other input has",
             effect=f"{node.op} runs in float"
             + (" and its weights are dequantized in every inference" if stored and not inside else ""),
-            fix=f"nothing to do if {WEIGHTS_ALONE} is intended; otherwise {fix}" if inside else fix,
-            severity=Severity.INFO if inside else None,
+            fix=fix,
+            severity=Severity.INFO if unless else None,
             products=() if inside else (node.name,),
             realised=f"{product.request}{BEFORE}" if stored is not None and target.is_rtx else FLOAT,
             of_builder=False,
         )
+
+
+def _find_sharing(flow: Flow, node: Node, index: int) -> str:
+    """Return another node that reads the quantized values which operators move to this input; "" if there is none."""
+    slot, pair = flow.source(node, index), flow.origin(node, index)
+    if slot is None or pair is None or slot.node == node.name:
+        return ""
+    pairs = (each for each in flow.pairs if each.tensor == pair.tensor)
+    return next((reader.node for each in pairs for reader in each.slots if reader != slot), "")
 
 
 def fix_half_quantized(context: RepairContext) -> Iterator[Change]:

@@ -67,6 +67,14 @@ def test_a_claim_is_judged_by_the_engine(claim: Claim, after: Built, expected: s
     assert state(claim, after) == expected
 
 
+@pytest.mark.parametrize(("loop", "expected"), [("", CONTRADICTED), ("(Unnamed Loop* 0)", PROVEN)])
+def test_fewer_kernels_show_nothing_if_an_edit_changed_a_loop(loop: str, expected: str) -> None:
+    as_large = Tensor("x", (32, 32), "Int8")
+    kernel = Kernel(f"{loop}gemm", "gemm", frozenset({"mm"}), (as_large, as_large), (), (as_large,))
+    claim = Claim(part=Part.FIX, says=Assertion.NOTHING_HELPS)
+    assert state(claim, Built([kernel], {"mm": "int8"}, ("mm",))) == expected
+
+
 def _claims_can_be_contradicted() -> dict[Assertion, tuple[Built, Built, tuple[str, str]]]:
     """For each statement an engine before and one after that contradict it, and the subject."""
     low, floats = engine("Int8", 1), engine("Float", 1, "float")

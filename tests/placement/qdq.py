@@ -1356,6 +1356,37 @@ def maxpool_float():
     return _pool(quantized=False)
 
 
+def _fork(quantized: bool) -> onnx.ModelProto:
+    """A Reshape before a float Gemm, and a Reshape before an INT8 Conv, of one tensor."""
+    s = Quantized()
+    y = s.relu("relu1", s.qconv("c1", s.image()))
+    shapes = {"rows": [64, 64], "wide": [1, 16, 32, 8]}
+    rows, wide = (
+        s.node(
+            "Reshape",
+            [
+                s.pair(y, f"{name}_x") if quantized or name == "wide" else y,
+                s.constant(f"{name}_shape", np.array(shape, np.int64)),
+            ],
+            f"{name}_y",
+            name=name,
+        )
+        for name, shape in shapes.items()
+    )
+    logits = s.node("Gemm", [rows, s.weight("mm_w", 64, 64)], "logits", name="mm")
+    return s.done(logits, s.raw_conv("c2", s.pair(wide, "c2_x"), s.weights("c2", 16, 16, 3, 3)))
+
+
+@graph
+def fork_moved_to_float():
+    return _fork(quantized=True)
+
+
+@graph
+def fork_float():
+    return _fork(quantized=False)
+
+
 @graph
 def half_weights_per_tensor():
     return _half(weights_per_tensor())

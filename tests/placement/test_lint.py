@@ -150,6 +150,15 @@ def test_a_transposed_convolution_sums_over_the_first_axis_of_its_weight(tmp_pat
     assert [summed_axis(view.by_name["up"], index, 4) for index in (0, 1)] == [1, 0]
 
 
+@pytest.mark.parametrize(
+    ("name", "severity"), [("fork_moved_to_float", Severity.INFO), ("weight_bare", Severity.WARNING)]
+)
+def test_a_pair_that_other_nodes_need_is_no_mistake_of_a_float_node(name, severity, tmp_path):
+    (finding,) = check(name, tmp_path).findings
+    assert (finding.rule, finding.severity) == ("half_quantized", severity)
+    assert ("remove it" in finding.fix) == (severity is Severity.WARNING)
+
+
 def test_old_gpus_are_warned_of(tmp_path):
     assert rules(check("chain_ok", tmp_path, sm=("75", "86"))) == {"old_gpu"}
     assert rules(check("fp8_weights", tmp_path, sm=("89",))) == set()

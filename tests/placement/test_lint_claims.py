@@ -248,6 +248,8 @@ CASES: dict[str, tuple[set[str], tuple[Claim, ...]]] = {
     "sum_float": (CLEAN, (no_kernel("Roun"),)),
     "maxpool_read_as_float": (CLEAN, (int8("c1"), fewer_bytes_than("maxpool_float"))),
     "maxpool_float": (CLEAN, (int8("c1"),)),
+    "fork_moved_to_float": ({"half_quantized"}, (floats("mm"), int8("c2"), fewer_bytes_than("fork_float"))),
+    "fork_float": (CLEAN, (floats("mm"), int8("c2"))),
     "half_weights_per_tensor": ({"per_tensor_weights"}, (int8("c1"), correlation_writes(DType.FLOAT16))),
     "depthwise_swish": (CLEAN, (int8("dw", "c2"), kernel("Silu"))),
     "pair_before_batchnorm": ({"inside_fusion"}, (int8("c1", "c2"), more_roundings_than("batchnorm"))),
