@@ -75,7 +75,7 @@ SIZES = {
 }  # fmt: skip
 ROUNDS_FIRST = re.compile(r"Roun\w*?(?:Fc|Corr)")
 """A generated kernel that rounds its input and multiplies it: nothing shows whether it multiplies integers."""
-VECTOR_PRODUCT = re.compile(r"MulSum(?:Etc|_|$)")
+VECTOR_PRODUCT = re.compile(r"MulSum(?:Add)?(?:Etc|_|$)")
 
 
 def kernels(dump: str) -> list[Kernel]:
@@ -114,8 +114,8 @@ def is_core(kernel: Kernel) -> bool:
 def precisions(dump: Sequence[Kernel]) -> dict[str, str]:
     """Node -> "int8", "fp8", "fp4" or "float", for nodes that stand in exactly one kind of core kernel.
 
-    A generated kernel that multiplies and sums counts for nodes that no kernel of another kind states: it names what
-    the bias or the scale in it belongs to as well.
+    A generated kernel, such as an attention, counts for nodes that no kernel of another kind states: it names what the
+    bias or the scale in it belongs to as well.
     """
     said: dict[str, set[str]] = defaultdict(set)
     for kernel, nodes in cores(dump):
@@ -129,7 +129,7 @@ def cores(dump: Sequence[Kernel]) -> list[tuple[Kernel, frozenset[str]]]:
     core = [kernel for kernel in dump if is_core(kernel) and kernel.operands]
     stated = frozenset().union(*(kernel.nodes for kernel in core if kernel.kind != "kgen"))
     return [
-        (kernel, kernel.nodes - stated if VECTOR_PRODUCT.search(kernel.name) else kernel.nodes)
+        (kernel, kernel.nodes - stated if kernel.kind == "kgen" else kernel.nodes)
         for kernel in core
     ]
 
