@@ -128,10 +128,7 @@ def cores(dump: Sequence[Kernel]) -> list[tuple[Kernel, frozenset[str]]]:
     """The kernels that multiply matrices, each with the nodes that it counts for."""
     core = [kernel for kernel in dump if is_core(kernel) and kernel.operands]
     stated = frozenset().union(*(kernel.nodes for kernel in core if kernel.kind != "kgen"))
-    return [
-        (kernel, kernel.nodes - stated if kernel.kind == "kgen" else kernel.nodes)
-        for kernel in core
-    ]
+    return [(kernel, kernel.nodes - stated if kernel.kind == "kgen" else kernel.nodes) for kernel in core]
 
 
 def arithmetic(kernel: Kernel) -> str:

@@ -263,7 +263,9 @@ def check_half_quantized(flow: Flow, target: Target) -> Iterator[Violation]:
         fix = f"put Q/DQ on {node.inputs[missing.index]} as well ({both})"
         fix = f"nothing to do if {unless}; otherwise {fix}" if unless else fix
         fix += "" if shared else ", or remove it from the other input"
-        if INT8.name in product.request:
+        if shared and INT8.name in product.request:
+            fix += f": {repairing(to_int8=[node.name])} does"
+        elif INT8.name in product.request:
             samples = () if missing.fixed else ("--samples", "DATA")
             fix += f"; {Command('repair', samples)} does the first"
         yield Violation(
@@ -289,8 +291,10 @@ def _find_sharing(flow: Flow, node: Node, index: int) -> str:
 
 
 def fix_half_quantized(context: RepairContext) -> Iterator[Change]:
-    """Quantize float weights of compute nodes whose activation is quantized."""
+    """Quantize float weights of compute nodes whose activation is quantized, unless other nodes need its Q."""
     for product, bare in match(context.flow, Target(), alone=True):
+        if _find_sharing(context.flow, product.node, 1 - bare.index):
+            continue
         change = _quantize_constant(context, product.node.name, bare.index) if asks_int8(product) else None
         if change is not None:
             yield change

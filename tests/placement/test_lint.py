@@ -157,6 +157,7 @@ def test_a_pair_that_other_nodes_need_is_no_mistake_of_a_float_node(name, severi
     (finding,) = check(name, tmp_path).findings
     assert (finding.rule, finding.severity) == ("half_quantized", severity)
     assert ("remove it" in finding.fix) == (severity is Severity.WARNING)
+    assert bool(repair(load(tmp_path / "model.onnx"))[1]) == (severity is Severity.WARNING)
 
 
 def test_old_gpus_are_warned_of(tmp_path):

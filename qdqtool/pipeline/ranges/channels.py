@@ -19,7 +19,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from qdqtool.core.advice import excluding
+from qdqtool.core.advice import excluding, promises
 from qdqtool.core.calibration import LOST_CHANNELS, CalibrationTable
 from qdqtool.core.findings import Evidence, Finding, Severity
 from qdqtool.core.placement import Decision, Placement
@@ -127,6 +127,7 @@ def _judge_channels(entry: Decision, largest: Floats, scale: float, *, scalable:
         f"{count_noun(live.size, 'channel')} never exceed {FEW_STEPS:g} steps of {scale:.3g}: magnitudes "
         f"reach {live.max():.3g} in the largest channel, and {live.min():.3g} in the smallest",
         fix=fix,
+        claims=promises(fix, of_finding=True),
         evidence=(Evidence(file="calibration.json", place=entry.tensor),),
         hazard="Channels that the scale rounds to zero are lost, and each output of a depthwise convolution reads one channel only.",
     )
