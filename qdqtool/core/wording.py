@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from itertools import islice
 
@@ -44,6 +44,16 @@ def list_names(names: Collection[object], most: int) -> str:
     """
     shown = ", ".join(map(str, islice(names, most)))
     return f"{shown} and {len(names) - most} more" if len(names) > most else shown
+
+
+def first_of(texts: Iterable[str]) -> str:
+    """Return the first text, and how many different texts follow it.
+
+    >>> first_of(["a", "a"]), first_of(["a", "b", "c"])
+    ('a', 'a (and 2 more of this kind)')
+    """
+    first, *more = dict.fromkeys(texts)
+    return f"{first} (and {len(more)} more of this kind)" if more else first
 
 
 def count_noun(number: int, noun: str, plural: str = "", *, grouped: bool = False) -> str:

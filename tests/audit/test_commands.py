@@ -184,6 +184,26 @@ def test_audit_prints_what_is_true_of_many_nodes_once(files, capsys, monkeypatch
     ]
 
 
+def test_audit_prints_rows_that_differ_in_names_and_numbers_once(files, capsys, monkeypatch):
+    rows = tuple(
+        replace(
+            finding(Severity.INFO, f"conv_myl0_{number}"),
+            reason=f"writes {number} floats for block/{number}",
+            fix=f"nothing to do, unless node 'block/{number}' can read quantized values",
+        )
+        for number in range(5)
+    )
+    found = replace(AUDIT, verdicts=(), findings=(*rows, replace(rows[0], reason="reads floats")))
+    monkeypatch.setattr("qdqtool.auditing.full_audit.examine", lambda *_, **__: found)
+    assert run(["audit", str(files / "layers.txt")]) == 0
+    printed = [line for line in capsys.readouterr().out.splitlines() if "QDQ201" in line or "fix:" in line]
+    assert printed == [
+        "info QDQ201 conv_myl0_0, conv_myl0_1, conv_myl0_2 and 2 more (--json names all): writes 0 floats for block/0 (and 4 more of this kind)",
+        "info QDQ201 conv_myl0_0: reads floats",
+        "    fix: nothing to do, unless node 'block/0' can read quantized values (and 4 more of this kind)",
+    ]
+
+
 def test_audit_fails_from_the_wanted_severity_on_but_not_for_the_baseline(files, capsys):
     model, layers = str(files / "model.onnx"), str(files / "layers.txt")
     assert run(["audit", model, "--layers", layers]) == 0

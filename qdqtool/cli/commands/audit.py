@@ -16,6 +16,7 @@ findings count for `--fail-on`.
 
 from __future__ import annotations
 
+import re
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -27,7 +28,7 @@ import typer
 
 from qdqtool.cli.options import FORMS, check_form
 from qdqtool.core.tensors import DType
-from qdqtool.core.wording import Command, count_noun
+from qdqtool.core.wording import Command, count_noun, first_of
 
 if TYPE_CHECKING:
     from qdqtool.core.findings import Audit, Finding, KernelCounts, Severity
@@ -36,6 +37,9 @@ _RECORDED = "findings.json"
 """Audit of a run, in its folder."""
 _SHOWN = 3
 """Number of names that are printed per group of nodes."""
+_NAMES = re.compile(r"\S*[/_]\S*|\b\d[\d.,]*\b")
+"""Names of nodes and kernels, and numbers: reasons that differ only in these are printed once."""
+_NODE = re.compile(r"node '[^']*'")
 
 
 def audit(
@@ -163,14 +167,15 @@ def _lines(result: Audit) -> Iterator[str]:
     # Findings that repeat a verdict were printed with the nodes.
     findings = [finding for finding in result.findings if repeated.get(finding.subject) != finding]
     joined = _join_fixes((finding.code, finding.fix) for finding in findings)
-    alike: dict[tuple[Severity, str, str], dict[str, list[str]]] = {}
+    alike: dict[tuple[Severity, str, str], dict[str, list[Finding]]] = {}
     for finding in findings:
         fix = joined[finding.code, finding.fix]
         reasons = alike.setdefault((finding.severity, finding.code, fix), {})
-        reasons.setdefault(finding.reason, []).append(finding.subject)
+        reasons.setdefault(_NAMES.sub("", finding.reason), []).append(finding)
     for (severity, code, fix), reasons in alike.items():
-        for reason, subjects in islice(reasons.items(), _SHOWN):
-            yield f"{severity.value} {code} {_list_first(subjects)}: {reason}"
+        for group in islice(reasons.values(), _SHOWN):
+            subjects = _list_first([finding.subject for finding in group])
+            yield f"{severity.value} {code} {subjects}: {first_of(finding.reason for finding in group)}"
         if len(reasons) > _SHOWN:
             yield f"{severity.value} {code} and {len(reasons) - _SHOWN} more (--json names all)"
         yield f"    fix: {fix}"
@@ -235,7 +240,7 @@ def _repeated_findings(result: Audit) -> dict[str, Finding]:
 def _fallbacks(result: Audit) -> Iterator[str]:
     """Yield lines about nodes that are float or not as requested, grouped by reason and fix, with finding codes."""
     repeated = _repeated_findings(result)
-    groups: dict[tuple[str, str], dict[str, list[str]]] = {}
+    groups: dict[tuple[str, str], tuple[list[str], dict[str, list[str]]]] = {}
     joined = _join_fixes(
         (verdict.reason, verdict.fix) for verdict in result.verdicts if not verdict.is_quantized
     )
@@ -246,28 +251,29 @@ def _fallbacks(result: Audit) -> Iterator[str]:
             finding = repeated.get(verdict.node)
             code = "" if finding is None else f"{finding.severity.value} {finding.code} "
             kind = f"{code}{word}{doubt}: {verdict.op} is {verdict.verdict.value}: "
-            groups.setdefault((verdict.reason, joined[verdict.reason, verdict.fix]), {}).setdefault(
-                kind, []
-            ).append(verdict.node)
-    for (reason, fix), kinds in groups.items():
+            key = _NAMES.sub("", verdict.reason), joined[verdict.reason, verdict.fix]
+            reasons, kinds = groups.setdefault(key, ([], {}))
+            reasons.append(verdict.reason)
+            kinds.setdefault(kind, []).append(verdict.node)
+    for (_, fix), (reasons, kinds) in groups.items():
         for kind, nodes in kinds.items():
             yield f"{kind}{_list_first(nodes)}"
-        yield f"    why: {reason}"
+        yield f"    why: {first_of(reasons)}"
         yield f"    fix: {fix}"
 
 
 def _join_fixes(fixes: Iterable[tuple[str, str]]) -> dict[tuple[str, str], str]:
     """Map each (reason or code, fix) to the fix to print.
 
-    Fixes with the same reason or code that differ only in the nodes of a command become one fix.
+    Fixes with the same reason or code that differ only in their nodes become one fix.
     """
     from qdqtool.core.advice import of_all, without_nodes
 
     alike: dict[tuple[str, str], dict[str, None]] = {}
     for key, fix in fixes:
-        alike.setdefault((key, without_nodes(fix)), {})[fix] = None
+        alike.setdefault((key, _NODE.sub("", without_nodes(fix))), {})[fix] = None
     return {
-        (key, fix): of_all(group)[0] if len(group) > 1 else fix
+        (key, fix): first_of(of_all(group)) if len(group) > 1 else fix
         for (key, _), group in alike.items()
         for fix in group
     }

@@ -12,14 +12,13 @@ kept in every report. `--target` is rtx, a family (8, 10, 11) or a release (8.2,
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from qdqtool.cli.options import FORMS, TARGET_HELP, asked_target, check_form, comma_words
-from qdqtool.core.wording import count_noun
+from qdqtool.core.wording import count_noun, first_of
 
 if TYPE_CHECKING:
     from qdqtool.core.findings import LintFinding, LintReport
@@ -222,13 +221,10 @@ def _print_findings(report: LintReport) -> None:
     styles = {"error": "bold red", "warning": "yellow", "info": "cyan"}
     for (_, severity, code, effect), group in _group_findings(report.findings):
         times = f", {count_noun(len(group), 'time')}" if len(group) > 1 else ""
-        _print(
-            f"{code} {severity}{times}: {group[0].reason}{_others(f.reason for f in group)}", styles[severity]
-        )
+        _print(f"{code} {severity}{times}: {first_of(f.reason for f in group)}", styles[severity])
         more = f" and {len(group) - 3} more; --json lists them all" if len(group) > 4 else ""
         nodes = ", ".join(finding.node for finding in (group[:3] if more else group))
-        fixes = [by_code(fix, code) for fix in of_all(f.fix for f in group)]
-        fix = f"{fixes[0]}{_others(fixes)}"
+        fix = first_of(by_code(fix, code) for fix in of_all(f.fix for f in group))
         builder = "; ".join(dict.fromkeys(meanings.get(name, name) for name in group[0].causes))
         rows = (("effect", effect), ("builder", builder), ("fix", fix), ("at", nodes + more))
         for word, text in rows if builder else (rows[0], *rows[2:]):
@@ -244,11 +240,6 @@ def _group_findings(
         kind = (-finding.severity.rank, finding.severity.value, finding.code, finding.effect)
         groups.setdefault(kind, []).append(finding)
     return sorted(groups.items(), key=lambda group: group[0][:3])
-
-
-def _others(texts: Iterable[str]) -> str:
-    more = len(set(texts)) - 1
-    return f" (and {more} more of this kind)" if more else ""
 
 
 def _print(text: str, style: str = "") -> None:
