@@ -48,7 +48,7 @@ class RunStep:
         reads: files of the run folder it depends on.
         writes: files of the run folder it makes.
         may_write: files that it only sometimes makes.
-        obeys: sections of the recipe it depends on.
+        obeys: sections and derived options of the recipe it depends on.
         meanwhile: work for later steps that can be done while this step waits for another process.
         outside: digests of inputs outside the run folder.
     """
@@ -116,7 +116,8 @@ def _evaluation(work: RunContext) -> Mapping[str, str]:
 
 
 def _digest_check(work: RunContext) -> Mapping[str, str]:
-    return {**_samples(work), "evaluation": work.evaluation.digest, "recipe": work.recipe.name}
+    evaluation = {"evaluation": work.evaluation.digest, "recipe": work.recipe.name}
+    return {**_digest_build(work), **_samples(work), **evaluation}
 
 
 def read_by_sections(work: RunContext) -> Mapping[str, str]:
@@ -131,7 +132,7 @@ LINE = (
         act=steps.prepare,
         reads=(),
         writes=("model.prepared.onnx", "preparation.json"),
-        obeys=("prepare",),
+        obeys=("preparing",),
         outside=model_digest,
     ),
     RunStep(
@@ -139,7 +140,7 @@ LINE = (
         act=steps.place,
         reads=("model.prepared.onnx",),
         writes=("placement.json",),
-        obeys=("place", "build", "runtime"),
+        obeys=("placing", "build", "runtime"),
     ),
     RunStep(
         name="collect",
@@ -156,7 +157,7 @@ LINE = (
         reads=("model.prepared.onnx", "placement.json", "histograms.npz"),
         writes=("calibration.json",),
         may_write=("calibration.weights.npz", EQUALIZED),
-        obeys=("calibrate", "weights", "insert", "compute", "runtime"),
+        obeys=("samples", "place", "calibrate", "weights", "insert", "build", "compute", "runtime"),
         outside=_digest_calibration,
     ),
     RunStep(
@@ -164,7 +165,7 @@ LINE = (
         act=steps.insert,
         reads=("model.prepared.onnx", "placement.json", "calibration.json"),
         writes=("model.qdq.onnx", "insertion.json"),
-        obeys=("insert", "compute", "runtime"),
+        obeys=("samples", "insert", "compute", "runtime"),
         outside=_digest_mark,
     ),
     RunStep(
@@ -201,7 +202,7 @@ LINE = (
             "build.json",
         ),
         writes=("findings.json",),
-        obeys=("audit",),
+        obeys=("audit", "prepare", "place", "calibrate", "insert", "build", "runtime"),
         outside=lambda work: {**_digest_build(work), **_samples(work)},
     ),
     RunStep(
@@ -209,7 +210,7 @@ LINE = (
         act=steps.worth,
         reads=("model.prepared.onnx", "layers.json", "build.json"),
         writes=("worth.json",),
-        obeys=("build",),
+        obeys=("placing", "build"),
         outside=_digest_build,
     ),
     RunStep(
@@ -225,7 +226,7 @@ LINE = (
         act=steps.data,
         reads=("model.prepared.onnx", "placement.json", "accuracy.json"),
         writes=("data.json",),
-        obeys=("audit", "compare", "samples", "compute", "runtime"),
+        obeys=("audit", "compare", "samples", "insert", "compute", "runtime"),
         outside=_digest_check,
     ),
     RunStep(

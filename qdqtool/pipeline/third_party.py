@@ -23,6 +23,7 @@ from qdqtool.core.recipe import PlacementOptions
 from qdqtool.core.wording import count_noun
 from qdqtool.errors import UsageError
 from qdqtool.graph.onnx_io.load import load
+from qdqtool.graph.preparation.prepare import give_constants
 from qdqtool.graph.qdq.find import quantized_ops
 from qdqtool.graph.qdq.unquantize import float_graph
 from qdqtool.io.files import digest_file
@@ -136,8 +137,16 @@ def _labels(work: RunContext) -> str | None:
 
 
 def _origin(work: RunContext) -> Mapping[str, str]:
-    cache = work.request.calibration_cache
-    return {**model_digest(work), **({} if cache is None else {"calibration cache": digest_file(cache)})}
+    order = work.request
+    if order.calibration_cache is None:
+        return model_digest(work)
+    inputs = give_constants(order.opened(), work.recipe.prepare.constants).view.inputs
+    samples = work.opened(order.samples, inputs).digest
+    return {
+        **model_digest(work),
+        "calibration cache": digest_file(order.calibration_cache),
+        "samples": samples,
+    }
 
 
 def _samples(work: RunContext) -> Mapping[str, str]:
@@ -152,16 +161,16 @@ QDQ_LINE = (
         act=take,
         reads=(),
         writes=(GIVEN,),
-        obeys=("prepare", "place", "calibrate", "insert"),
+        obeys=("prepare", "placing", "calibrate", "insert", "samples"),
         outside=_origin,
     ),
-    RunStep(name="lint", act=lint, reads=(GIVEN,), writes=("lint.json",), obeys=("place", "build")),
+    RunStep(name="lint", act=lint, reads=(GIVEN,), writes=("lint.json",), obeys=("placing",)),
     RunStep(
         name="repair",
         act=repair,
         reads=(GIVEN,),
         writes=("model.qdq.onnx", "model.prepared.onnx", "repair.json", "preparation.json"),
-        obeys=("samples", "compare", "compute"),
+        obeys=("samples", "place", "build", "compare", "compute"),
         outside=_samples,
     ),
     RunStep(
@@ -169,7 +178,7 @@ QDQ_LINE = (
         act=predict,
         reads=("model.qdq.onnx",),
         writes=("prediction.json",),
-        obeys=("place", "build"),
+        obeys=("placing",),
     ),
     _BY_NAME["build"],
     _BY_NAME["parse"],
@@ -190,7 +199,7 @@ QDQ_LINE = (
         reads=("model.prepared.onnx", "accuracy.json"),
         writes=("data.json",),
         obeys=("audit", "compare", "samples", "compute"),
-        outside=_samples,
+        outside=_BY_NAME["data"].outside,
     ),
     RunStep(
         name="report",
@@ -207,6 +216,7 @@ QDQ_LINE = (
             "data.json",
         ),
         writes=("report.json", "report.html"),
+        obeys=("place", *_BY_NAME["report"].obeys),
         outside=read_by_sections,
     ),
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import shutil
@@ -16,7 +17,11 @@ import onnx
 import pytest
 
 from qdqtool.cli.app import run as cli
-from qdqtool.pipeline.runner import model_digest
+from qdqtool.core.recipe import Recipe
+from qdqtool.pipeline import recipes, runner, steps
+from qdqtool.pipeline.request import RunContext, RunRequest
+from qdqtool.pipeline.runner import LINE, RunStep, model_digest
+from qdqtool.pipeline.third_party import QDQ_LINE
 
 ROOT = Path(__file__).resolve().parents[2]
 DIGITS = ROOT / "recipes" / "examples" / "digits"
@@ -203,3 +208,85 @@ def test_new_weights_in_a_file_beside_the_model_are_another_model(tmp_path: Path
         (tmp_path / "m.data").unlink()
     assert digests[0]["model"] == digests[1]["model"]
     assert digests[0] != digests[1]
+
+
+DERIVED = {
+    "preparing": {"prepare", "place", "calibrate", "insert"},
+    "placing": {"place", "insert", "build", "runtime"},
+}
+"""Options that a recipe derives, and the sections that they are derived from."""
+OUTSIDE = {
+    "prepare": {"samples"},  # only a check reads them
+    "collect": {"weights"},
+    "insert": {"prepare", "place", "calibrate", "weights"},
+    "data": {"name"},
+}
+"""Parts of the recipe that are in `RunStep.outside` of a step instead of `RunStep.obeys`."""
+
+
+@pytest.fixture
+def read(monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """Return a set that gets the name of every part of a recipe that is read: sections, and derived options."""
+    names: set[str] = set()
+    inside: list[str] = []
+    attribute = Recipe.__getattribute__
+
+    def record(recipe: Recipe, name: str) -> Any:
+        if name not in Recipe.model_fields and name not in DERIVED:
+            return attribute(recipe, name)
+        return unrecorded(attribute, name)(recipe, name)
+
+    def unrecorded(act: Any, name: str = "") -> Any:
+        def acting(*arguments: Any, **options: Any) -> Any:
+            if name and not inside:
+                names.add(name)
+            inside.append(name)
+            try:
+                return act(*arguments, **options)
+            finally:
+                inside.pop()
+
+        return acting
+
+    monkeypatch.setattr(Recipe, "__getattribute__", record)
+    # A refusal writes no file, and the samples are in the key with their digest.
+    for module, name in (
+        (steps, "refuse_unmatched"),
+        (steps, "check_conversion"),
+        (recipes, "check_document"),
+    ):
+        monkeypatch.setattr(module, name, unrecorded(getattr(module, name)))
+    monkeypatch.setattr(RunContext, "opened", unrecorded(RunContext.opened))
+    return names
+
+
+def test_the_key_of_a_step_has_every_part_of_the_recipe_that_the_step_reads(
+    tmp_path: Path, read: set[str]
+) -> None:
+    """A step that ignores a part of the recipe keeps the files of an earlier recipe."""
+    ignored: dict[str, set[str]] = {}
+
+    def watch(step: RunStep) -> RunStep:
+        def act(work: RunContext) -> Any:
+            read.clear()
+            result = step.act(work)
+            has = {*step.obeys, *OUTSIDE.get(step.name, ())}
+            has |= {name for name, parts in DERIVED.items() if parts <= has}
+            if read - has:
+                ignored[step.name] = read - has
+            return result
+
+        return dataclasses.replace(step, act=act)
+
+    order = RunRequest(
+        model=DIGITS / "digits.onnx",
+        recipe=recipes.load("conv-int8", ["insert.types=fp16"]),
+        samples=f"{DIGITS / 'calibration.npz'}[:64]",
+        eval_samples=str(DIGITS / "evaluation.npz"),
+        labels=str(DIGITS / "labels.npy"),
+        out=tmp_path / "float",
+    )
+    runner.run(order, course=tuple(map(watch, LINE)))
+    order = dataclasses.replace(order, model=order.out / "model.qdq.onnx", out=tmp_path / "quantized")
+    runner.run(order, course=tuple(map(watch, QDQ_LINE)))
+    assert not ignored
