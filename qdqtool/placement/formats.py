@@ -161,7 +161,7 @@ def replace_opinions(
         node.name: refused.get(node.name) or _objection(view, node, requests[node.name], options)
         for node in nodes
     }
-    # The first matching pattern wins, so these come before the recipe's own.
+    # The first matching pattern wins, so these come before the recipe's own, and replace equal ones.
     instead = {
         escape(name): _INSTEAD[objection[1]]
         for name, objection in objections.items()
@@ -170,7 +170,7 @@ def replace_opinions(
     for node in nodes:
         scheme, objection = requests[node.name], objections[node.name]
         if objection is not None and objection[1] in _INSTEAD:
-            objection = objection[0], setting("place.formats", {**instead, **options.formats})
+            objection = objection[0], setting("place.formats", {**instead, **options.formats, **instead})
         for opinion in _opinions(view, node, scheme, options, specs, objection):
             opinions[opinion.slot].append(opinion)
         if objection is None and not scheme.weight_only and node.name in products:

@@ -114,11 +114,14 @@ def test_the_fastest_of_the_engines_that_keep_the_limit_is_taken() -> None:
     assert fastest(tried[1:2]) is tried[1]
 
 
-def test_formats_of_the_searched_nodes_come_before_those_of_the_recipe() -> None:
-    recipe = recipes.load("conv-int8", ['place.formats={"*": "int8"}', "build.sm=[89]"])
+@pytest.mark.parametrize("pattern", ["*", FIRST])
+def test_formats_of_the_searched_nodes_come_before_those_of_the_recipe(pattern: str) -> None:
+    recipe = recipes.load(
+        "conv-int8", [f'place.formats={{"{pattern}": "int8", "*n": "int8"}}', "build.sm=[89]"]
+    )
     graph = load(DIGITS / "digits.onnx").view
     found = with_formats(recipe, {FIRST: "fp8", SECOND: "float"}, graph)
-    assert next(iter(found.place.formats.items()))[1] == "fp8"
+    assert next(iter(found.place.formats.items())) == (FIRST, "fp8")
     assert SECOND in found.place.kept_float
     assert found.insert == recipe.insert
     assert INT8.name in found.place.formats.values()

@@ -52,7 +52,8 @@ def vetoes(placement: Placement) -> dict[tuple[str, str, str], str]:
 @pytest.mark.parametrize("name", sorted(FLOAT))
 def test_after_the_printed_setting_the_rule_vetoes_no_more(name: str, tmp_path: Path) -> None:
     path = models.save(FLOAT[name](), tmp_path)
-    for settings in RECIPES:
+    by_name = json.dumps({node.name: "nvfp4" for node in load(path).view.nodes})
+    for settings in (*RECIPES, ("place.sm=[120]", f"place.formats={by_name}")):
         for (slot, rule, reason), fix in vetoes(placed(path, settings)).items():
             change = settings_in(fix)
             if any(setting.startswith("insert.types") for setting in change):

@@ -67,7 +67,7 @@ def with_formats(recipe: Recipe, formats: Formats, graph: GraphView) -> Recipe:
     place = recipe.place.model_copy(
         update={
             "kept_float": tuple(dict.fromkeys((*recipe.place.kept_float, *left))),
-            "formats": {**small, **recipe.place.formats},
+            "formats": {**small, **recipe.place.formats, **small},
         }
     )
     changes: dict[str, object] = {"place": place}
