@@ -40,7 +40,7 @@ class NoiseCause:
         spread: standard deviation of its values in the median channel; None if channels are not known.
         channel: the channel with the largest magnitude.
         reach: the largest magnitude in that channel, in largest magnitudes of the median channel.
-        weight_reach: as `reach`, of the channels of the weights, if all share one step; None if each channel has a step.
+        weight_reach: as `reach`, of the channels of the weights, if all share one step; None if each channel has a step, or the weights have no axis of channels.
         samples: number of samples used.
     """
 

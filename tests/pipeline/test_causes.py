@@ -11,7 +11,7 @@ import onnx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from onnx import numpy_helper
+from onnx import helper, numpy_helper
 
 from qdqtool.calibration.collect import collect
 from qdqtool.calibration.samples import open_samples
@@ -154,6 +154,30 @@ def test_weights_that_share_one_step_are_the_cause_where_one_channel_is_wide(tmp
     assert causes(tmp_path, proto, chain())["conv1"].weight_reach is None
 
 
+@pytest.mark.parametrize(("op", "trans"), [("MatMul", {}), ("Gemm", {"transB": 0}), ("Gemm", {"transB": 1})])
+def test_the_reach_of_weights_is_that_of_output_channels(
+    op: str, trans: dict[str, int], tmp_path: Path
+) -> None:
+    random = np.random.default_rng(2)
+    weight = random.standard_normal((32, 24)).astype(np.float32)
+    weight[:, 3] *= 60
+    stored = np.ascontiguousarray(weight.T if trans.get("transB") else weight)
+    node = helper.make_node(op, ["x", "w"], ["y"], name="product", **trans)
+    dtype = onnx.TensorProto.FLOAT
+    graph = helper.make_graph(
+        [node],
+        "g",
+        [helper.make_tensor_value_info("x", dtype, [1, 32])],
+        [helper.make_tensor_value_info("y", dtype, [1, 24])],
+        [numpy_helper.from_array(stored, "w")],
+    )
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    arrays = {"x": random.standard_normal((COUNT, 32)).astype(np.float32)}
+    cause = causes(tmp_path, proto, arrays, per_channel=False, skip_rules=("gemv",))["product"]
+    widths = np.abs(weight).max(axis=0)
+    assert cause.weight_reach == pytest.approx(widths.max() / np.median(widths), rel=1e-5)
+
+
 def test_even_values_in_few_levels_are_too_coarse(tmp_path: Path) -> None:
     assert causes(tmp_path, models.conv_chain(), chain())["conv2"].kind is CauseKind.COARSE
 
@@ -187,7 +211,7 @@ def studied(folder: Path, proto: onnx.ModelProto, arrays: dict[str, np.ndarray],
 @pytest.mark.parametrize(
     ("words", "what"),
     [
-        (("calibrate.method=percentile", "calibrate.percentile=60"), "for x"),
+        (("calibrate.method=percentile", "calibrate.percentile=60"), "for x[0]"),
         (("calibrate.method=max", "place.per_channel=false"), "weight scales per channel"),
         (("calibrate.method=percentile", "calibrate.percentile=60"), "float"),
     ],
@@ -196,11 +220,13 @@ def studied(folder: Path, proto: onnx.ModelProto, arrays: dict[str, np.ndarray],
 def test_following_a_cure_brings_what_it_was_measured_to_bring(
     words: tuple[str, ...], what: str, tmp_path: Path
 ) -> None:
-    arrays = {"x": chain()["x"][:16]}
-    before = studied(tmp_path, wide_weights(), arrays, *words)
+    arrays = {"x[0]": chain()["x"][:16]}
+    proto = wide_weights()
+    proto.graph.input[0].name = proto.graph.node[0].input[0] = "x[0]"
+    before = studied(tmp_path, proto, arrays, *words)
     cures = [cure for row in before.nodes for cure in row.cures if row.node == "conv1"] + [*before.cures]
     cure = next(one for one in cures if one.what.endswith(what) and one.helps)
-    after = studied(tmp_path, wide_weights(), arrays, *words, *cure.settings)
+    after = studied(tmp_path, proto, arrays, *words, *cure.settings)
     assert before.whole.sqnr_db is not None
     assert after.whole.sqnr_db is not None
     assert cure.gain_db == pytest.approx(after.whole.sqnr_db - before.whole.sqnr_db, abs=0.1)

@@ -25,7 +25,7 @@ from qdqtool.core.tensors import DType, of_dtype
 from qdqtool.graph.edit import Edit
 from qdqtool.graph.qdq.find import DEQUANTIZE, QUANTIZE, find
 from qdqtool.graph.view import Model
-from qdqtool.trt.ops import CONVOLUTIONS, PRODUCTS
+from qdqtool.trt.ops import CONVOLUTIONS, PRODUCTS, weight_axis
 
 # --- originals -------------------------------------------------------------------------------------------------------
 # Constants of the float model, for graphs that contain a Q/DQ model and its float form.
@@ -106,12 +106,14 @@ class LayerParts:
         inputs: its quantized run-time inputs.
         scales: quantization steps of its weights; several if they are per channel.
         weight: name of the constant that it reads; "" if none is quantized.
+        axis: axis of the output channels in this constant; None if there is none.
     """
 
     energies: Mapping[str, str]
     inputs: tuple[InputParts, ...]
     scales: tuple[float, ...] = ()
     weight: str = ""
+    axis: int | None = None
 
 
 def noise_parts(
@@ -196,7 +198,12 @@ class _Parts:
             inputs=tuple(described for _, (described, _) in inputs),
             scales=weights[0].scale if weights else (),
             weight=str(node.input[fixed[0]]) if fixed else "",
+            axis=self._output_axis(node, fixed[0]) if fixed else None,
         )
+
+    def _output_axis(self, node: onnx.NodeProto, index: int) -> int | None:
+        rank = len(self._view.info(node.input[index]).shape or ())
+        return weight_axis(self._view.by_name[node.name], index, rank)
 
     def _input(self, node: onnx.NodeProto, pair: QdqPair) -> tuple[InputParts, str]:
         """Return the outputs that describe an input, and the name of the clipped, unrounded input."""

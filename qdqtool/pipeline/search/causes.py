@@ -103,7 +103,7 @@ def diagnose_nodes(
     causes_of = {}
     for name, layer in layers.items():
         weight = view.constant(layer.weight) if layer.weight and len(layer.scales) == 1 else None
-        cause = _cause(layer, sums, len(samples), None if weight is None else _channel_reach(weight))
+        cause = _cause(layer, sums, len(samples), _channel_reach(weight, layer.axis))
         if cause is not None:
             causes_of[name] = cause
     return causes_of
@@ -157,9 +157,14 @@ def _ratio(part: Any, whole: Any) -> float:
     return float(part) / float(whole) if whole else 0.0
 
 
-def _channel_reach(weight: NDArray[Any]) -> float | None:
-    """Return the ratio of the largest output channel of a weight to the median channel, by largest magnitude."""
-    rows = np.abs(weight.reshape(weight.shape[0], -1)).max(axis=1)
+def _channel_reach(weight: NDArray[Any] | None, axis: int | None) -> float | None:
+    """Return the ratio of the largest output channel of a weight to the median channel, by largest magnitude.
+
+    None without a weight, or without an axis of output channels.
+    """
+    if weight is None or axis is None:
+        return None
+    rows = np.abs(np.moveaxis(weight, axis, 0).reshape(weight.shape[axis], -1)).max(axis=1)
     usual = float(np.median(rows))
     return float(rows.max()) / usual if usual else None
 

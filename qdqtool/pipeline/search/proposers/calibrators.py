@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from functools import partial
+from glob import escape
 from typing import Final
 
 from qdqtool.calibration.table import groups
@@ -31,7 +32,7 @@ def propose(network: TunedNetwork, cause: NoiseCause) -> Iterator[Proposal]:
             continue
         peaks.append(amax)
         mixed = [candidate.get(name, ranges[name]) if name in group else ranges[name] for name in ranges]
-        overrides = {group[0]: method, **network.origin.recipe.calibrate.overrides}
+        overrides = {escape(group[0]): method, **network.origin.recipe.calibrate.overrides}
         edit = NetworkEdit(
             what=f"{method} for {group[0]}", settings=(f"calibrate.overrides={json.dumps(overrides)}",)
         )
