@@ -14,8 +14,10 @@ import pytest
 from qdqtool.cli.app import run
 from qdqtool.cli.options import load_recipe
 from qdqtool.core.advice import settings_in
+from qdqtool.core.calibration import LOST_CHANNELS
+from qdqtool.core.findings import Finding, Severity
 from qdqtool.core.fixes import SlotEdit
-from qdqtool.core.kinds import PLACEMENT
+from qdqtool.core.kinds import AUDIT, CALIBRATION, PLACEMENT
 from qdqtool.core.placement import Slot
 from qdqtool.core.tensors import FP8
 from qdqtool.errors import UsageError
@@ -222,6 +224,26 @@ def test_a_run_folder_gets_a_placement_that_reproduces_the_result(tmp_path: Path
     # the metadata differ: only `fix` knows the recipe and the samples
     assert inserted.proto.graph == fixed.proto.graph
     assert (new / "report.html").is_file()
+
+
+@pytest.mark.rtx
+@pytest.mark.usefixtures("rtx")
+def test_findings_about_the_ranges_of_quantized_nodes_stay(tmp_path: Path, capsys):
+    model, samples = stored(models.conv_chain(), tmp_path)
+    folder = tmp_path / "run"
+    kept = ["--set", 'place.exclude=["conv2"]']
+    assert run(["run", str(model), "--samples", str(samples), "--out", str(folder), *kept]) == 0
+    table = CALIBRATION.read(folder / "calibration.json")
+    code, check = LOST_CHANNELS
+    findings = [
+        Finding(code=code, check=check, severity=Severity.WARNING, subject=node, reason="", fix="")
+        for node in ("conv1", "conv2")
+    ]
+    CALIBRATION.write(folder / "calibration.json", replace(table, findings=tuple(findings)))
+    command = ["fix", str(folder), "--samples", str(samples), "--out", str(tmp_path / "new"), "--budget", "1"]
+    assert run([*command, "--fail-on", "warning"]) == 1
+    written = AUDIT.read(tmp_path / "new" / "findings.json").findings
+    assert [finding.subject for finding in written if finding.code == code] == ["conv1"]
 
 
 @pytest.mark.parametrize(("subject", "start"), [(".", "run"), ("..", "run/inner")])

@@ -152,13 +152,18 @@ class Placed(_Draft):
             edit = edits.get(decision.slot)
             if edit is not None and edit.measured_scales:
                 ranges[decision.tensor] = _range(decision.tensor, edit)
+        quantized = {decision.slot.node for decision in decisions if decision.quantize}
         return RangedPlacement(
             placement=replace(
                 self._placement,
                 decisions=tuple(decisions),
                 ties=_remaining_ties(self._placement.ties, ranges),
             ),
-            table=replace(self._table, ranges=tuple(ranges[name] for name in sorted(ranges))),
+            table=replace(
+                self._table,
+                ranges=tuple(ranges[name] for name in sorted(ranges)),
+                findings=tuple(entry for entry in self._table.findings if entry.subject in quantized),
+            ),
         )
 
     def allowed_by(self, settings: Sequence[str], edits: Edits) -> tuple[SlotEdit, ...]:

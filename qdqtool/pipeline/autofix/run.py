@@ -12,6 +12,7 @@ from math import isinf
 from pathlib import Path
 from typing import Final
 
+from qdqtool.auditing.full_audit import with_findings
 from qdqtool.buildlog import read as read_log
 from qdqtool.buildlog.outputs import write_events
 from qdqtool.calibration.histograms import EQUALIZED
@@ -131,11 +132,11 @@ def fix(request: FixRequest, on_build: OnBuild) -> tuple[FixReport, tuple[Findin
         if clock is not None:
             clock.patterns.save()
         report = _report(request, search, builder, "" if clock is None else clock.measures)
-        _deliver(request, builder, search, notes)
+        findings = _deliver(request, builder, search, notes)
         FIXES.write(folder / "fixes.json", report)
         if (folder / "accuracy.json").is_file() and (folder / "placement.json").is_file():
             _write_report(request, draft.recipe(search.best.settings))
-        return report, search.best.audit.findings
+        return report, findings
 
 
 def _open_search(
@@ -237,8 +238,8 @@ def _profiles(
 
 def _deliver(
     request: FixRequest, builder: CandidateBuilder, search: FixSearch, notes: tuple[str, ...]
-) -> None:
-    """Write the files of a run folder for the best engine of a search."""
+) -> tuple[Finding, ...]:
+    """Write the files of a run folder for the best engine of a search, and return its findings."""
     out, best = request.out, search.best
     source = best.folder
     for name in (MODEL, *_BUILT):
@@ -251,13 +252,15 @@ def _deliver(
     LOG.write(out / "log.json", log)
     write_events(log, out / "events.jsonl")
     ENGINE.write(out / "layers.json", best.context.engine)
-    AUDIT.write(out / "findings.json", best.audit)
+    plan = builder.draft.plan(best.edits, best.settings)
+    calibration = () if plan is None else plan.table.findings
+    audit = with_findings(best.audit, calibration, request.recipe.audit.ignore)
+    AUDIT.write(out / "findings.json", audit)
     comparison, _ = builder.compare(out / (build.model or MODEL))
     if comparison is not None:
         ACCURACY.write(out / "accuracy.json", comparison)
-    plan = builder.draft.plan(best.edits, best.settings)
     if plan is None:
-        return
+        return audit.findings
     write(builder.draft.reference, out / "model.prepared.onnx", step="prepare")
     PLACEMENT.write(out / "placement.json", plan.placement)
     CALIBRATION.write(out / "calibration.json", plan.table)
@@ -266,6 +269,7 @@ def _deliver(
         if (request.subject / name).is_file():
             shutil.copyfile(request.subject / name, out / name)
     write_text(out / "recipe.yaml", dump(builder.draft.recipe(best.settings)))
+    return audit.findings
 
 
 def _write_report(request: FixRequest, recipe: Recipe) -> None:
