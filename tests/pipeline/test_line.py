@@ -21,6 +21,7 @@ from qdqtool.core.recipe import Recipe
 from qdqtool.pipeline import recipes, runner, steps
 from qdqtool.pipeline.request import RunContext, RunRequest
 from qdqtool.pipeline.runner import LINE, RunStep, model_digest
+from qdqtool.pipeline.sweep.context import SweepContext
 from qdqtool.pipeline.third_party import QDQ_LINE
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -195,7 +196,7 @@ def test_a_failed_step_leaves_the_original_and_the_finished_steps(
 
 def test_new_weights_in_a_file_beside_the_model_are_another_model(tmp_path: Path) -> None:
     """A network trained again has the graph and the file names of before."""
-    digests = []
+    digests, studies = [], []
     for value in (1.0, 2.0):
         proto = onnx.load(DIGITS / "digits.onnx")
         for tensor in proto.graph.initializer:
@@ -203,11 +204,17 @@ def test_new_weights_in_a_file_beside_the_model_are_another_model(tmp_path: Path
             if array.dtype == np.float32:
                 tensor.CopyFrom(onnx.numpy_helper.from_array(array * np.float32(value), tensor.name))
         onnx.save(proto, tmp_path / "m.onnx", save_as_external_data=True, location="m.data", size_threshold=0)
-        request = SimpleNamespace(model=tmp_path / "m.onnx")
+        request = SimpleNamespace(model=tmp_path / "m.onnx", labels=None, recipe=Recipe())
+        source = SimpleNamespace(digest="")
+        sweep = SimpleNamespace(
+            base=request, _base_run=SimpleNamespace(samples=source, evaluation=source), _parts=[None]
+        )
         digests.append(model_digest(cast("Any", SimpleNamespace(request=request))))
+        studies.append(SweepContext.identity.fget(sweep))  # type: ignore[attr-defined]
         (tmp_path / "m.data").unlink()
     assert digests[0]["model"] == digests[1]["model"]
     assert digests[0] != digests[1]
+    assert studies[0] != studies[1]
 
 
 DERIVED = {

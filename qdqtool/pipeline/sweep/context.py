@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from qdqtool.accuracy.side_by_side import Remembered
+from qdqtool.backends.building.procedure import external_files
 from qdqtool.core.comparison import Comparison
 from qdqtool.core.kinds import ACCURACY, PLACEMENT, REPORT
 from qdqtool.core.placement import SlotKind
@@ -23,7 +24,7 @@ from qdqtool.core.wording import Command
 from qdqtool.engine.roofline import usual_device
 from qdqtool.errors import BuildError, UsageError
 from qdqtool.graph.view import Model
-from qdqtool.io.files import digest_file, make_folder, unwritable, write_text
+from qdqtool.io.files import digest_file, digest_files, make_folder, unwritable, write_text
 from qdqtool.io.json_files import digest_of
 from qdqtool.pipeline import recipes, runner, steps
 from qdqtool.pipeline.building import builder_flags
@@ -211,9 +212,10 @@ class SweepContext:
     @property
     def identity(self) -> dict[str, str]:
         """Return digests of all inputs that determine the result of a trial."""
-        labels = self.base.labels
+        labels, model = self.base.labels, self.base.model
+        weights = external_files(model)
         return {
-            "model": digest_file(self.base.model),
+            "model": digest_files((model, *weights)) if weights else digest_file(model),
             "samples": self._base_run.samples.digest,
             "evaluation": f"{self._base_run.evaluation.digest}{self._parts[0] or ''}",
             "labels": digest_file(Path(labels)) if labels else "",
