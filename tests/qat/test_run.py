@@ -6,13 +6,16 @@ import importlib.util
 import json
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from qdqtool.cli.app import run as command
+from qdqtool.core.calibration import CalibrationTable
 from qdqtool.core.kinds import CALIBRATION, QAT, REPAIR
 from qdqtool.core.qat import QatResult
-from qdqtool.pipeline.qat.run import wilson
+from qdqtool.pipeline.qat.run import _Work, wilson
 from tests.shared import shared
 
 HERE = Path(__file__).resolve().parent
@@ -165,3 +168,55 @@ def test_the_result_is_an_artefact_without_times(tmp_path: Path) -> None:
     QAT.write(tmp_path / "qat.json", result)
     assert QAT.read(tmp_path / "qat.json") == result
     assert json.loads((tmp_path / "qat.json").read_text("utf-8"))["kind"] == "qat"
+
+
+@needs_torch
+@pytest.mark.parametrize(
+    "change", ["weights.rounding=mse", "samples.nan=skip", "calibrate.method=max", "qat.opset=18"]
+)
+def test_other_settings_of_the_ranges_calibrate_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    from qdqtool.pipeline import recipes
+    from qdqtool.pipeline.qat import library
+    from qdqtool.pipeline.request import NullProgress, RunFolder
+
+    calls: list[str] = []
+
+    def calibrate(*_: object) -> CalibrationTable:
+        calls.append("calibrate")
+        return CalibrationTable(ranges=())
+
+    monkeypatch.setattr(library, "calibrate", calibrate)
+    monkeypatch.setattr(library, "start_from", lambda *_: calls.append("kept"))
+    (tmp_path / "placement.json").write_text("{}")
+    for changes in ([], [], [change]):
+        request = SimpleNamespace(recipe=recipes.load("qat-digits", changes))
+        network: Any = SimpleNamespace(digest="", train=SimpleNamespace(batches=tuple))
+        data: Any = SimpleNamespace(digest="", calibrates=1)
+        work = _Work(cast("Any", request), RunFolder(tmp_path), network, data, NullProgress())
+        work.calibrate(cast("Any", None))
+    assert calls == ["calibrate", "kept", "calibrate"]
+
+
+@needs_torch
+@needs_rtx
+def test_the_model_before_training_keeps_overflows_in_fp32(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The PTQ row of the table is the network that training starts from, with the float types of the trained model."""
+    from qdqtool.pipeline.qat import library
+
+    fed: list[bool] = []
+    export = library.export
+
+    def watched(model: Any, path: Path, *samples: Any) -> Path:
+        fed.append(bool(samples))
+        if path.name == "calibrated.onnx":
+            return export(model, path, *samples)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(library, "export", watched)
+    few = ["--set", "qat.epochs=1", "--set", "insert.types=fp16"]
+    assert command(["qat", "run", "qat-digits", *few, "--out", str(tmp_path / "x")]) == 130
+    assert fed == [True, True]

@@ -208,6 +208,8 @@ _NOISE = 0.5
 """Standard error, in points, from which the choice of an epoch is reported as uncertain."""
 _FREE = frozenset({"tensorboard", "threads"})
 """Options that may change when a stopped training continues."""
+_FOR_RANGES = ("prepare", *next(step.obeys for step in runner.LINE if step.name == "calibrate"))
+"""Sections of the recipe that the ranges depend on, in addition to the placement."""
 
 
 def run(request: QatRequest, listener: ProgressListener | None = None) -> QatResult:
@@ -235,7 +237,7 @@ def run(request: QatRequest, listener: ProgressListener | None = None) -> QatRes
         model = library.prepare_traced(network.traced, request.recipe)
         PLACEMENT.write(out / "placement.json", model.placement)
         work.calibrate(model)
-        library.export(model, out / "calibrated.onnx")
+        library.export(model, out / "calibrated.onnx", network.train.batches(), data.calibrates)
         trained = work.train(model)
         library.export(model, out / "trained.onnx", network.train.batches(), data.calibrates)
         reports = work.run_of("calibrated.onnx", "ptq"), work.run_of("trained.onnx", "qat")
@@ -285,7 +287,8 @@ class _Work:
 
         recipe, path = self.request.recipe, self.folder / "calibration.json"
         key = self._key(
-            ranges={name: getattr(recipe, name).model_dump(mode="json") for name in ("prepare", "calibrate")}
+            ranges={name: getattr(recipe, name).model_dump(mode="json") for name in _FOR_RANGES},
+            export=[recipe.qat.exporter, recipe.qat.opset],
         )
         earlier = self.folder.footprints().get("calibrate")
         self.listener.started("calibrate")
