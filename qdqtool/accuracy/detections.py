@@ -365,6 +365,15 @@ def layout_of(output: NDArray[Any]) -> BoxLayout | NoScores:
     return BoxLayout.OBJECTNESS_COLUMNS if has_objectness else BoxLayout.CLASSES_COLUMNS
 
 
+def lists_nothing(output: NDArray[Any]) -> bool:
+    """Return True if the output for one image has the shape of final detections, and every row is padding."""
+    if output.ndim < 2 or output.shape[-1] != _FINAL or output.shape[:-2] not in {(), (1,)}:
+        return False
+    rows: Floats = output.reshape(output.shape[-2:]).astype(np.float64)
+    orders = (rows, rows[:, _CLASS_FIRST])
+    return not any(((order[:, BOX] > 0) & (order[:, BOX + 1] >= 0)).any() for order in orders)
+
+
 def without_extra(output: NDArray[Any], extra: int) -> NDArray[Any]:
     """Return a detector's output without the last `extra` values of each detection: mask coefficients, keypoints.
 

@@ -21,6 +21,7 @@ from qdqtool.accuracy.detections import (
     boxes_of_rows,
     candidates,
     layout_of,
+    lists_nothing,
     without_extra,
 )
 from qdqtool.accuracy.instances import compare_labels, judge_instances
@@ -111,7 +112,11 @@ def class_scores(output: NDArray[Any]) -> Floats | None:
 
 
 def read_pair(
-    reference: Mapping[str, NDArray[Any]], candidate: Mapping[str, NDArray[Any]], classes: int = 0
+    reference: Mapping[str, NDArray[Any]],
+    candidate: Mapping[str, NDArray[Any]],
+    classes: int = 0,
+    *,
+    detects: bool = False,
 ) -> ScorePair | NoScores:
     """Return the scores of one sample on both sides, from all outputs of a network; both sides have equal output names.
 
@@ -123,19 +128,24 @@ def read_pair(
         boxes = boxes_of_rows(first, reference)
         if boxes is not None:
             return NoScores(why=f"has one value per row of {boxes!r}, but their meaning is unknown")
-        return score_pair(reference[first], candidate[first], classes)
+        return score_pair(reference[first], candidate[first], classes, detects=detects)
     return _score_boxes(boxed.layout, (boxed.read(reference), boxed.read(candidate)), classes)
 
 
-def score_pair(reference: NDArray[Any], candidate: NDArray[Any], classes: int = 0) -> ScorePair | NoScores:
+def score_pair(
+    reference: NDArray[Any], candidate: NDArray[Any], classes: int = 0, *, detects: bool = False
+) -> ScorePair | NoScores:
     """Return the class scores of one sample on both sides; a reason if the reference has no known layout.
 
     The layout of the reference applies to both outputs. Final detections become scores of at least `classes` classes
-    and of one more class at the end, "nothing", which is best if no box is left.
+    and of one more class at the end, "nothing", which is best if no box is left. With `detects`, the network is known to
+    be a detector: an empty list of the reference has the layout of the candidate.
     """
     if _is_vector(reference):
         return ScorePair(reference=_vector(reference), candidate=_vector(candidate))
     layout = layout_of(reference)
+    if isinstance(layout, NoScores) and detects and lists_nothing(reference):
+        layout = BoxLayout.FINAL if lists_nothing(candidate) else layout_of(candidate)
     if isinstance(layout, NoScores):
         return layout
     return _score_boxes(layout, (candidates(reference, layout), candidates(candidate, layout)), classes)
@@ -283,7 +293,7 @@ class Task:
             self._unlabelled += int(sample.label is None)
             self._add_index(int(reference[first].item()), int(candidate[first].item()), label)
             return
-        scores = read_pair(reference, candidate, least_classes(label))
+        scores = read_pair(reference, candidate, least_classes(label), detects=sample.boxes is not None)
         if isinstance(scores, NoScores):
             self._add_positions(reference, candidate, sample, scores.why)
             return

@@ -10,8 +10,8 @@ import pytest
 from qdqtool.accuracy.compare import compare
 from qdqtool.accuracy.detections import BoxLayout, NoScores, candidates, layout_of
 from qdqtool.accuracy.metric import METRICS
-from qdqtool.accuracy.task import class_scores, score_pair
-from qdqtool.core.comparison import BOXES, Comparison
+from qdqtool.accuracy.task import Task, class_scores, score_pair
+from qdqtool.core.comparison import BOXES, MAP50, Comparison
 from qdqtool.core.protocols import Sample
 from qdqtool.core.recipe import CompareOptions
 from qdqtool.errors import InputFileError
@@ -271,6 +271,23 @@ def test_what_is_no_output_of_boxes_is_not_taken_for_one(output: np.ndarray) -> 
         f"no task metric: an output of shape {output.shape} holds neither the class scores of one sample nor boxes; "
     )
     assert ("compare.task=segment" in found.notes[0]) == (output.ndim == 4)
+
+
+@pytest.mark.parametrize(
+    "empty", [final({}), np.zeros((1, 0, 6)), np.zeros((0, 6))], ids=lambda value: str(value.shape)
+)
+@pytest.mark.parametrize("second", [{}, {3: (1, 0.8)}], ids=["nothing", "a wrong box"])
+def test_a_labelled_picture_without_detections_counts_as_missed(empty: np.ndarray, second: Found) -> None:
+    truth = [[kind, *grid()[box, :2] - (3, 4), *grid()[box, :2] + (3, 4)] for box, (kind, _) in TWO.items()]
+    outputs = ((final(TWO), final(TWO)), (empty, final(second) if second else empty))
+    task = Task("classify")
+    for left, right in outputs:
+        sample = Sample(name="a", feeds={"x": left}, boxes=np.array(truth))
+        task.add({"y": left}, {"y": right}, sample)
+    (half, _) = task.results()[:2]
+    assert (half.metric, half.samples) == (MAP50, 2)
+    assert half.reference == pytest.approx(100 * 51 / 101)
+    assert half.candidate == pytest.approx(half.reference)
 
 
 @pytest.mark.parametrize("shape", [(1000,), (1, 1000), (1, 1000, 1, 1), (1, 1, 6)])
