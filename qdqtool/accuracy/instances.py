@@ -16,7 +16,7 @@ visibility if each third value is a probability.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -28,7 +28,9 @@ from qdqtool.accuracy.detections import (
     are_probabilities,
     detections,
     extra_of,
+    layout_of,
     match_boxes,
+    without_extra,
 )
 from qdqtool.accuracy.mean_precision import Kept
 from qdqtool.accuracy.metric import Floats
@@ -159,6 +161,17 @@ def _values(side: Mapping[str, NDArray[Any]], raw: RawBoxes, rows: NDArray[np.in
 def _prototypes(side: Mapping[str, NDArray[Any]], extra: int) -> str | None:
     """Return the output that holds the prototypes of masks; None if detections have keypoints instead of masks."""
     return next((name for name, output in side.items() if _is_prototype(output, extra)), None)
+
+
+def mask_columns(detected: NDArray[Any], further: Iterable[NDArray[Any]]) -> int:
+    """Return how many mask coefficients follow each detection; 0 if no further output holds as many prototypes."""
+    sizes = (
+        output.shape[1]
+        for output in further
+        if output.ndim == _MAP and _is_prototype(output, output.shape[1])
+    )
+    layouts = ((size, layout_of(without_extra(detected, size))) for size in sizes)
+    return next((size for size, layout in layouts if isinstance(layout, BoxLayout)), 0)
 
 
 def _is_prototype(output: NDArray[Any], extra: int) -> bool:

@@ -24,7 +24,7 @@ from qdqtool.accuracy.detections import (
     lists_nothing,
     without_extra,
 )
-from qdqtool.accuracy.instances import compare_labels, judge_instances
+from qdqtool.accuracy.instances import compare_labels, judge_instances, mask_columns
 from qdqtool.accuracy.mean_precision import MeanPrecision, box_overlaps, keep_boxes
 from qdqtool.accuracy.metric import METRICS, Floats, Hit
 from qdqtool.accuracy.positions import TASKS, judge_positions
@@ -195,9 +195,11 @@ def rank(scores: Floats, truth: int) -> int:
 _ASK = {"classify": ("top1", "top5"), "agreement": ("agreement",)}
 _WITH_LABELS = "pass --labels FILE with the true class of each sample to measure top-1"
 _UNLABELLED = f"no task metric: no sample has a label; if the output contains class scores, {_WITH_LABELS}"
+_LINE = 3
+"""Axes of a line of text: batch, positions and characters."""
 _HINTS = {
-    3: f"{Setting('compare.task', 'text')} reads the scores of a line of text",
-    4: f"{Setting('compare.task', 'segment')} reads the class scores of pixels",
+    _LINE: f"if it is a line of text, {Setting('compare.task', 'text')} compares its characters",
+    4: f"if it is a map of class scores, {Setting('compare.task', 'segment')} compares its pixels",
 }
 """How to measure logits, by the number of axes."""
 _MAPS = "is not a map of class scores or class numbers"
@@ -397,7 +399,7 @@ class Task:
         first = next(iter(reference))
         judged = judge_positions(reference[first], candidate[first], sample, self._kind)
         if judged is None:
-            hint = _HINTS.get(reference[first].ndim) if why_not == NO_BOXES.why else None
+            hint = _hint_for(reference) if why_not == NO_BOXES.why else None
             words = f"an output of shape {reference[first].shape} {why_not}{f'; {hint}' if hint else ''}"
             self._unread[words] = self._unread.get(words, 0) + 1
             return
@@ -473,6 +475,15 @@ def first_row(output: NDArray[Any], sample: Sample) -> NDArray[Any]:
 def least_classes(label: int | None) -> int:
     """Return the smallest number of classes for which this label is valid."""
     return 0 if label is None else label + 1
+
+
+def _hint_for(outputs: Outputs) -> str | None:
+    """Return how a network can be measured whose first output does not say what it is; None if that is unknown."""
+    first, *further = outputs.values()
+    extra = mask_columns(first, further)
+    if extra:
+        return f"{Setting('compare.extra_columns', str(extra))} separates the boxes from the mask coefficients of each detection"
+    return None if further and first.ndim == _LINE else _HINTS.get(first.ndim)
 
 
 def _is_index(output: NDArray[Any]) -> bool:

@@ -271,3 +271,30 @@ def test_labels_of_another_kind_than_the_model_give_no_figure() -> None:
         output, sample = labelled(rng, [points] * 3, EXTRA, rng.uniform(9, 50, (3, EXTRA)), further)
         task.add(output, output, sample)
         assert {entry.metric for entry in task.results()} & {"mask mAP50", "keypoint mAP50"} == set()
+
+
+@pytest.mark.parametrize("layout", ["columns", "rows", "final"])
+@pytest.mark.parametrize("classes", [1, 2])
+def test_a_network_with_masks_is_told_how_its_boxes_are_read(layout: str, classes: int) -> None:
+    """Its first output has the shape of a line of text."""
+    extra = np.random.default_rng(3).normal(size=(3, EXTRA)).astype(np.float32)
+    boxes = detector(extra, layout)
+    if classes == 1 and layout != "final":
+        boxes = np.delete(boxes, 4, axis=1 if layout == "columns" else 2)
+    outputs = {"boxes": boxes, "masks": np.ones((1, EXTRA, GRID, GRID), np.float32)}
+    told = Task("agreement")
+    told.add(outputs, outputs, SAMPLE)
+    (note,) = told.notes()
+    assert f"compare.extra_columns={EXTRA} " in note
+    assert "compare.task" not in note
+    followed = Task("agreement", EXTRA)
+    followed.add(outputs, outputs, SAMPLE)
+    assert {entry.metric for entry in followed.results()} >= {"masks"}
+
+
+def test_a_network_with_further_outputs_is_not_told_to_be_text() -> None:
+    values = np.random.default_rng(3).normal(size=(1, 37, 200)).astype(np.float32)
+    for further in ({}, {"other": values[..., :5]}):
+        task = Task("agreement")
+        task.add({"y": values, **further}, {"y": values, **further}, SAMPLE)
+        assert ("compare.task=text" in task.notes()[0]) is (not further)
