@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 
 from qdqtool.core.showing import Displayable
 
@@ -14,16 +15,21 @@ class Epoch:
     Attributes:
         number: passes so far.
         loss: mean over the pass; None for number 0.
-        score: on the validation samples, higher is better.
+        score: on the validation samples, higher is better; None if the metric was NaN or infinite.
         learning_rate: at the end of the pass.
         seconds: training and validation (measured); None in `qat.json`, which holds no times.
     """
 
     number: int
     loss: float | None
-    score: float
+    score: float | None
     learning_rate: float
     seconds: float | None = None
+
+    @property
+    def rank(self) -> float:
+        """The score; minus infinity without a score."""
+        return -inf if self.score is None else self.score
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -5,17 +5,19 @@ from __future__ import annotations
 import importlib.util
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import numpy as np
 import pytest
 
 from qdqtool.cli.app import run as command
 from qdqtool.core.calibration import CalibrationTable
 from qdqtool.core.kinds import CALIBRATION, QAT, REPAIR
 from qdqtool.core.qat import QatResult
-from qdqtool.pipeline.qat.run import _Work, wilson
+from qdqtool.pipeline.qat.run import _Measured, _measured_row, _Work, wilson
 from tests.shared import shared
 
 HERE = Path(__file__).resolve().parent
@@ -167,6 +169,11 @@ def test_the_result_is_an_artefact_without_times(tmp_path: Path) -> None:
     )
     QAT.write(tmp_path / "qat.json", result)
     assert QAT.read(tmp_path / "qat.json") == result
+    draws = np.array([1.0, np.nan])
+    never, rarely = (_Measured(value=value, draws=draws) for value in (np.nan, 1.0))
+    rows = tuple(_measured_row(name, rarely, never, None) for name in ("FP32", "PTQ"))
+    assert [(row.value, row.low, row.high) for row in rows] == [(1.0, None, None)] * 2
+    QAT.write(tmp_path / "qat.json", replace(result, rows=rows))
     assert json.loads((tmp_path / "qat.json").read_text("utf-8"))["kind"] == "qat"
 
 

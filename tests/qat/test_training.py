@@ -212,7 +212,7 @@ def _first_step() -> None:
     networks.exploding.steps = 0
 
 
-def _epochs(*scores: float) -> list[Epoch]:
+def _epochs(*scores: float | None) -> list[Epoch]:
     return [
         Epoch(number=number, loss=None, score=score, learning_rate=0.0) for number, score in enumerate(scores)
     ]
@@ -226,12 +226,12 @@ def _epochs(*scores: float) -> list[Epoch]:
         ((89.0, 96.5, 96.5, 96.5), 0.0, 3),
         ((89.0, 88.5, 96.5, 93.5, 91.5, 95.5, 95.5, 95.5, 95.5), 1.3, 8),
         ((50.0, 90.0, 90.0, 90.0, 60.0, 55.0), 1.0, 3),
-        ((50.0, 90.0, float("-inf")), 1.0, 1),
+        ((50.0, 90.0, None), 1.0, 1),
     ],
     ids=["untrained", "no better", "ties go to the later", "a lucky epoch", "a collapse", "no number"],
 )
 def test_the_kept_epoch_is_the_latest_within_the_noise_of_the_best(
-    scores: tuple[float, ...], noise: float, kept: int
+    scores: tuple[float | None, ...], noise: float, kept: int
 ) -> None:
     assert kept_epoch(_epochs(*scores), noise) == kept
 
@@ -242,6 +242,14 @@ def test_the_kept_epoch_was_already_kept_when_it_ended(scores: list[float], nois
     kept = kept_epoch(epochs, noise)
     assert kept_epoch(epochs[: kept + 1], noise) == kept
     assert all(kept_epoch(epochs[: each + 1], noise) != each for each in range(kept + 1, len(epochs)))
+
+
+def test_a_metric_that_is_no_number_is_no_score(tmp_path: Path) -> None:
+    """The journal and qat.json are JSON, which has no NaN and no infinity."""
+    _, fitted = fit(tmp_path, "qat.metric=networks.py:undefined", "qat.epochs=1")
+    assert fitted.trained.kept == 0
+    assert [epoch.score for epoch in fitted.epochs] == [None, None]
+    assert "Infinity" not in (tmp_path / "out" / "training.jsonl").read_text("utf-8")
 
 
 def test_the_noise_of_a_share_is_that_of_its_samples() -> None:

@@ -74,7 +74,8 @@ class EpochJournal:
         if self._board is None:
             # Hide the points that an interrupted training already wrote for this epoch and later ones.
             self._board = self._writer(str(self._folder / "tensorboard"), purge_step=epoch.number)
-        self._board.add_scalar("score", epoch.score, epoch.number)
+        if epoch.score is not None:
+            self._board.add_scalar("score", epoch.score, epoch.number)
         self._board.add_scalar("learning_rate", epoch.learning_rate, epoch.number)
         if epoch.loss is not None:
             self._board.add_scalar("loss", epoch.loss, epoch.number)
@@ -163,7 +164,7 @@ class Network:
             epochs=epochs,
             kept=kept,
             noise=noise_of(
-                self.options.metric, max(epoch.score for epoch in epochs), self._validate_batches()
+                self.options.metric, max(epoch.rank for epoch in epochs), self._validate_batches()
             ),
             device=str(training.device_of(self.options)),
         )

@@ -130,7 +130,7 @@ def kept_epoch(epochs: Sequence[Epoch], noise: float) -> int:
         epochs: all so far, number 0 first.
         noise: standard error of a score; see `noise_of`.
     """
-    untrained, trained = epochs[0].score, [epoch.score for epoch in epochs[1:]]
+    untrained, trained = epochs[0].rank, [epoch.rank for epoch in epochs[1:]]
     smooth = [
         sum(window) / len(window)
         for end in range(1, len(trained) + 1)
@@ -341,11 +341,11 @@ class _TrainingRun:
         self.lesson.on_epochs(tuple(self.records))
 
     def _noise(self) -> float:
-        best = max(entry.score for entry in self.records)
+        best = max(entry.rank for entry in self.records)
         return noise_of(self.options.metric, best, self._validated)
 
     @torch.no_grad()
-    def _validate(self) -> float:
+    def _validate(self) -> float | None:
         """Compute the score over all validation samples together, because mAP is not a mean over batches.
 
         Validation runs in FP32 even if steps compute in bfloat16, because the network is exported in FP32, and epochs
@@ -359,7 +359,7 @@ class _TrainingRun:
             counts.append(len(inputs[0]))
         self._validated = sum(counts)
         score = self.lesson.score(join_batches(outputs, counts), join_batches(expected, counts))
-        return score if math.isfinite(score) else -math.inf
+        return score if math.isfinite(score) else None
 
     def _here(self, values: Any) -> Any:
         return map_tensors(values, lambda value: value.to(self.device, non_blocking=True))

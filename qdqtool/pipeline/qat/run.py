@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from io import BytesIO
-from math import sqrt
+from math import isfinite, sqrt
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -184,21 +184,33 @@ def _draws(
 
 
 def _measured_row(name: str, mine: _Measured, original: _Measured, report: Report | None) -> QatRow:
-    low, high = np.quantile(mine.draws, [0.025, 0.975])
+    low, high = _interval(mine.draws)
     if report is None:
-        return QatRow(name=name, value=mine.value, low=float(low), high=float(high))
-    below, above = np.quantile(mine.draws - original.draws, [0.025, 0.975])
+        return QatRow(name=name, value=_finite(mine.value), low=low, high=high)
+    below, above = _interval(mine.draws - original.draws)
     return QatRow(
         name=name,
-        value=mine.value,
-        low=float(low),
-        high=float(high),
-        change=mine.value - original.value,
-        change_low=float(below),
-        change_high=float(above),
+        value=_finite(mine.value),
+        low=low,
+        high=high,
+        change=_finite(mine.value - original.value),
+        change_low=below,
+        change_high=above,
         nodes_int8=report.summary.nodes_int8,
         nodes_total=report.summary.nodes_total,
     )
+
+
+def _finite(value: float) -> float | None:
+    return float(value) if isfinite(value) else None
+
+
+def _interval(draws: np.ndarray[tuple[int], np.dtype[np.float64]]) -> tuple[float | None, float | None]:
+    """Return the 95 % interval of bootstrap draws; Nones if the metric of a draw was NaN or infinite."""
+    if not np.isfinite(draws).all():
+        return None, None
+    low, high = np.quantile(draws, [0.025, 0.975])
+    return float(low), float(high)
 
 
 # --- run -------------------------------------------------------------------------------------------------------------
