@@ -82,6 +82,7 @@ class Calibration:
     def __init__(self, request: CalibrationRequest) -> None:
         use_operators(request.recipe)
         recipe = with_known_inputs(request.recipe, request.samples, request.model)
+        recipe = recipe.model_copy(update={"samples": recipe.samples.model_copy(update={"nan": request.nan})})
         self.request = replace(request, recipe=recipe)
         self.histograms: dict[str, Histograms] = {}
         self._float_pass: FloatPass | None = None

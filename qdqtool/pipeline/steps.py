@@ -16,7 +16,7 @@ from qdqtool.backends import BUILDERS
 from qdqtool.calibration.collect import activations
 from qdqtool.calibration.collect import collect as collect_histograms
 from qdqtool.calibration.histograms import EQUALIZED, Histograms, load_histograms, save_histograms
-from qdqtool.calibration.pool import PLAIN
+from qdqtool.calibration.pool import CollectOptions
 from qdqtool.calibration.table import formats_of, make_table
 from qdqtool.core.calibration import CalibrationTable
 from qdqtool.core.comparison import Comparison, OutputComparison
@@ -152,9 +152,13 @@ def _calibration(work: RunContext) -> Calibration:
 def _collect_histograms(work: RunContext, job: Calibration) -> Histograms:
     """Run all samples once. If this step was interrupted, it continues."""
     kept = work.path("histograms.partial.npz")
-    histograms = job.collect(PLAIN, kept, on_progress=work.listener.progressed)
+    histograms = job.collect(_collect_options(work), kept, on_progress=work.listener.progressed)
     kept.unlink()
     return histograms
+
+
+def _collect_options(work: RunContext) -> CollectOptions:
+    return CollectOptions(on_nan=work.recipe.samples.nan)
 
 
 def _shared_histograms(work: RunContext, tensors: tuple[str, ...]) -> Histograms | None:
@@ -219,7 +223,7 @@ def _own_ranges(work: RunContext, placement: Placement, table: CalibrationTable)
     """Make a table with the recipe's calibrator, for the network with the channels that `table` equalized."""
     model = undo_rounding(work.model("model.prepared.onnx"), table)
     if table.equalized is not None and work.recipe.weights.equalize == AUTO:
-        histograms = collect_histograms(model, placement, work.samples)
+        histograms = collect_histograms(model, placement, work.samples, options=_collect_options(work))
     else:
         histograms = load_histograms(work.path("histograms.npz"))
     return make_table(histograms, placement, model.view, work.recipe.calibrate)

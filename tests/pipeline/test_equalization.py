@@ -8,15 +8,20 @@ import numpy as np
 import onnx
 import pytest
 
+from qdqtool.calibration.histograms import load_histograms
 from qdqtool.calibration.samples import open_samples
 from qdqtool.cli.app import run
 from qdqtool.core.kinds import CALIBRATION
+from qdqtool.core.weights import WeightChanges
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.onnx_io.save import serialize
 from qdqtool.graph.qdq.changes import undo_rounding, with_changes
 from qdqtool.graph.sparse import sparse_nodes, sparsify
-from qdqtool.pipeline import recipes
+from qdqtool.pipeline import recipes, runner
+from qdqtool.pipeline.calibration import Calibration, CalibrationRequest
+from qdqtool.pipeline.ranges.decisions import TableRequest, _change_request
 from qdqtool.pipeline.ranges.equalization import equalization
+from qdqtool.pipeline.request import RunRequest
 from qdqtool.placement.decide import decide
 from qdqtool.runtime.runner import open_runner
 from tests import models
@@ -129,3 +134,40 @@ def test_what_quantize_writes_has_the_equalized_constants(tmp_path: Path) -> Non
     written = onnx.load(tmp_path / "q.onnx")
     kept = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in written.graph.initializer}
     assert float(np.abs(kept["gamma"]).max()) < 60
+
+
+def test_a_tensor_inside_with_nan_is_skipped_wherever_histograms_are_collected(tmp_path: Path) -> None:
+    """In a run, and again for an equalized network."""
+    s = models.Sketch()
+    y = s.node("Sqrt", [s.input("x", [1, 16, 8, 8])], "root", name="root")
+    s.output(s.conv("conv", y, (16, 16)), [1, 16, 8, 8])
+    models.save(s.model(), tmp_path)
+    values = np.random.default_rng(0).uniform(0.1, 1, (8, 16, 8, 8)).astype(np.float32)
+    values[3] *= -1
+    np.savez(tmp_path / "s.npz", x=values)
+    samples = str(tmp_path / "s.npz")
+    recipe = recipes.load("conv-int8", ["samples.nan=skip"])
+    order = RunRequest(
+        model=tmp_path / "model.onnx",
+        recipe=recipe,
+        samples=samples,
+        eval_samples=None,
+        labels=None,
+        out=tmp_path / "run",
+    )
+    runner.start(order, "collect")
+    histograms = load_histograms(tmp_path / "run" / "histograms.npz")
+    assert histograms.tensors["root"].nan == 16 * 8 * 8
+    asked = CalibrationRequest(
+        model=order.model, recipe=recipes.load("conv-int8", []), samples=samples, on_nan="skip"
+    )
+    job = Calibration(asked)
+    request = TableRequest(
+        model=job.model,
+        placement=job.placement,
+        histograms=histograms,
+        constants=job.constants,
+        recipe=job.request.recipe,
+    )
+    again = _change_request(request, WeightChanges(), job.samples)
+    assert again.histograms.tensors["root"].nan == 16 * 8 * 8

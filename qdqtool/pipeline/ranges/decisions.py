@@ -22,6 +22,7 @@ from typing import Final
 from qdqtool.calibration.collect import OnProgress, collect
 from qdqtool.calibration.histograms import Histograms
 from qdqtool.calibration.moments import SAMPLES, multiplications
+from qdqtool.calibration.pool import CollectOptions
 from qdqtool.calibration.rounding import GPTQ, WeightRounding, layers_of, round_weights, weight_share
 from qdqtool.calibration.table import Constants, constants, groups, make_tables
 from qdqtool.core.calibration import CalibrationTable, Equalized
@@ -376,10 +377,11 @@ def _by_name(request: TableRequest, way: str, samples: SampleSource) -> WeightCh
 def _change_request(request: TableRequest, changes: WeightChanges, samples: SampleSource) -> TableRequest:
     """Return the request for the equalized network; its histograms are collected again."""
     changed = with_changes(request.model, changes)
+    options = CollectOptions(on_nan=request.recipe.samples.nan)
     return replace(
         request,
         model=changed,
-        histograms=collect(changed, request.placement, samples),
+        histograms=collect(changed, request.placement, samples, options=options),
         constants=constants(request.placement, changed.view, request.recipe.weight_ranges),
         float_pass=None,
     )

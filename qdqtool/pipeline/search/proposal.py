@@ -13,6 +13,7 @@ from typing import Final
 
 from qdqtool.calibration.collect import collect
 from qdqtool.calibration.histograms import Histograms
+from qdqtool.calibration.pool import CollectOptions
 from qdqtool.calibration.table import Constants, constants, make_table
 from qdqtool.core.calibration import CalibrationTable, TensorRange
 from qdqtool.core.placement import Placement
@@ -113,7 +114,8 @@ class TunedNetwork:
 
     def _calibrate_model(self, model: Model, reference: Reference) -> OutputNoise:
         placement = self.origin.placement
-        histograms = collect(model, placement, reference.source)
+        options = CollectOptions(on_nan=self.origin.recipe.samples.nan)
+        histograms = collect(model, placement, reference.source, options=options)
         table = make_table(histograms, placement, model.view, self.origin.recipe.calibrate)
         trial = TrialSession(model, placement, table, reference, Budget())
         return trial.candidate("", table, trial.at_once())
