@@ -9,6 +9,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
+from qdqtool.graph.canonical.opset import raise_opset
 from qdqtool.graph.onnx_io.load import load
 from tests import models
 
@@ -87,14 +88,15 @@ def test_a_softmax_that_a_branch_reads_is_converted(op: str, tmp_path: Path) -> 
     assert not any(node.op == "Identity" for node in model.view.nodes)
 
 
+@pytest.mark.parametrize("depth", [1, 2, 3])
 @pytest.mark.parametrize(
-    ("op", "opset", "attributes", "depth"),
+    ("op", "opset", "attributes"),
     [
-        ("Hardmax", 11, {"axis": 1}, 1),
-        ("Hardmax", 11, {"axis": 1}, 3),
-        ("Softmax", 11, {"axis": 1}, 1),
-        ("LogSoftmax", 11, {"axis": 2}, 1),
-        ("Resize", 10, {"mode": "nearest"}, 1),
+        ("Hardmax", 11, {"axis": 1}),
+        ("Softmax", 11, {"axis": 1}),
+        ("LogSoftmax", 11, {"axis": 2}),
+        ("ReduceMean", 12, {"axes": [1]}),
+        ("Resize", 10, {"mode": "nearest"}),
     ],
 )
 def test_operators_in_nested_bodies_keep_their_meaning_beside_others_outside(
@@ -103,11 +105,11 @@ def test_operators_in_nested_bodies_keep_their_meaning_beside_others_outside(
     inputs = ["x", "scales"] if op == "Resize" else ["x"]
 
     def graph(level: int, word: str) -> onnx.GraphProto:
-        """The operator alone at level 0; else an If, one of whose branches is of the level below, plus the operator."""
+        """The operator alone at level 0; else an If, whose branches are of the level below, plus the operator."""
         stem = f"{word}{level}"
         nodes = [helper.make_node(op, inputs, [f"{stem}_own"], name=f"{stem}_own", **attributes)]
         if level:
-            branches = {"then_branch": graph(level - 1, f"{stem}t"), "else_branch": graph(0, f"{stem}e")}
+            branches = {f"{side}_branch": graph(level - 1, f"{stem}{side}") for side in ("then", "else")}
             nodes.append(helper.make_node("If", ["flag"], [f"{stem}_if"], name=f"{stem}_if", **branches))
             nodes.append(helper.make_node("Add", [f"{stem}_own", f"{stem}_if"], [f"{stem}_y"]))
         result = helper.make_tensor_value_info(f"{stem}_{'y' if level else 'own'}", TensorProto.FLOAT, None)
@@ -124,5 +126,8 @@ def test_operators_in_nested_bodies_keep_their_meaning_beside_others_outside(
         "flag": np.array(True),
     }
     (before,) = models.run(proto, feeds).values()
-    (after,) = models.run(load(models.save(proto, tmp_path)).proto, feeds).values()
-    np.testing.assert_allclose(after, before, rtol=1e-6, atol=1e-6)
+    model = load(models.save(proto, tmp_path))
+    for raised in (model.proto, raise_opset(model.proto, 19, model.path)[0]):
+        onnx.checker.check_model(raised, full_check=True)
+        (after,) = models.run(raised, feeds).values()
+        np.testing.assert_allclose(after, before, rtol=1e-6, atol=1e-6)

@@ -16,7 +16,7 @@ from qdqtool.graph.canonical.order import TakenNames
 from qdqtool.graph.edit import Edit
 from qdqtool.graph.onnx_io.passes import PassExceeded, PassRefused, run_pass
 from qdqtool.graph.onnx_io.read import default_opset
-from qdqtool.graph.onnx_io.walk import copy_message, find_captured, names, parts, restore, skeleton
+from qdqtool.graph.onnx_io.walk import bodies, copy_message, find_captured, names, parts, restore, skeleton
 from qdqtool.graph.view import GraphView, Model, Node
 from qdqtool.trt.ops import QDQ, SOFTMAXES
 
@@ -286,6 +286,7 @@ def raise_opset(proto: onnx.ModelProto, target: int, path: Path) -> tuple[onnx.M
     later = {part.name for part in _late(light, opset)}
     _move(light, later, _LATER)
     moved = shield_readers(light.graph) if opset < LOWEST else {}
+    old = {name for part in parts(light.graph) for name in names(part)}
     try:
         raised = onnx.ModelProto.FromString(run_pass("convert", light, target=target))
     except (PassRefused, PassExceeded) as error:
@@ -297,6 +298,7 @@ def raise_opset(proto: onnx.ModelProto, target: int, path: Path) -> tuple[onnx.M
         ) from error
     # Only graph and version are used, because the converter loses metadata and other domains.
     light.graph.CopyFrom(raised.graph)
+    _rename_added(light.graph, old, TakenNames(old), {})
     unshield_readers(light.graph, moved)
     if opset < _PLACED_PIXELS <= target:
         write_out_resizes(light.graph)
@@ -305,6 +307,23 @@ def raise_opset(proto: onnx.ModelProto, target: int, path: Path) -> tuple[onnx.M
     _move(light, later, "")
     declare_opset(light, target)
     return restore(light, heavy), f"{_RAISED} {opset} to {target}"
+
+
+def _rename_added(
+    graph: onnx.GraphProto, old: AbstractSet[str], taken: TakenNames, outer: Mapping[str, str]
+) -> None:
+    """Give the tensors that the converter added different names in all graphs: it counts from one number in each body."""
+    entries = [*graph.initializer, *graph.value_info, *graph.output]
+    made = [name for node in graph.node for name in node.output]
+    made += [tensor.name for tensor in graph.initializer]
+    renamed = {**outer, **{name: taken.take(name) for name in made if name and name not in old}}
+    for node in graph.node:
+        node.input[:] = [renamed.get(name, name) for name in node.input]
+        node.output[:] = [renamed.get(name, name) for name in node.output]
+        for body in bodies(node):
+            _rename_added(body, old, taken, renamed)
+    for entry in entries:
+        entry.name = renamed.get(entry.name, entry.name)
 
 
 NEWEST_COMPUTED = 27
