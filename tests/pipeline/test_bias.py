@@ -140,6 +140,18 @@ def test_only_layers_with_a_constant_bias_or_none_can_be_shifted(tmp_path: Path)
     assert [node.name for node in shiftable(skewed(tmp_path).view)] == ["first", "depth", "last"]
 
 
+@pytest.mark.parametrize(
+    ("shape", "is_shiftable"),
+    [((5,), True), ((1, 5), True), ((1,), True), ((), True), ((5, 1), False), ((5, 5), False)],
+)
+def test_a_bias_per_row_is_not_shifted(shape: tuple[int, ...], is_shiftable: bool, tmp_path: Path) -> None:
+    s = Sketch()
+    bias = s.constant("b", np.ones(shape, np.float32))
+    s.output(s.node("Gemm", [s.input("x", [5, 4]), s.weight("w", 4, 5), bias], "y", name="gemm"), [5, 5])
+    names = [node.name for node in shiftable(Model(proto=s.model(), path=tmp_path).view)]
+    assert names == (["gemm"] if is_shiftable else [])
+
+
 def test_a_segment_is_fed_the_nearest_known_tensors_and_computes_the_same(tmp_path: Path) -> None:
     model = skewed(tmp_path)
     known = ["x", "first_y", "depth_y"]

@@ -88,7 +88,7 @@ def _has_plain_bias(view: GraphView, node: Node) -> bool:
     if len(node.inputs) <= BIAS or not node.inputs[BIAS]:
         return True
     value = view.constant(node.inputs[BIAS])
-    return value is not None and value.dtype.kind == "f" and max(value.shape, default=1) == value.size
+    return value is not None and value.dtype.kind == "f" and value.shape[-1:] in {(), (value.size,)}
 
 
 # --- changes ---------------------------------------------------------------------------------------------------------
