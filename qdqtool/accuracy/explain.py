@@ -169,7 +169,7 @@ Open = Callable[[Model, str], Runner]
 
 
 def emulations(model: Model, open_model: Open, regions: Regions | None = None) -> Emulations:
-    """Return valid ways to compute a Q/DQ model: as written, with other roundings, with integers, fused for FP16.
+    """Return valid ways to compute a Q/DQ model: as written, with other roundings, with integers, fused for FP16 and BF16.
 
     `regions` are the kernels of a real engine as sets of ONNX node names; None uses the usual epilogues.
 
@@ -195,7 +195,7 @@ def emulations(model: Model, open_model: Open, regions: Regions | None = None) -
     }
     return Emulations(
         graph={name: open_model(form, name) for name, form in graph.items()},
-        fused={name: open_model(form, name) for name, form in fused.items()} if _has_halves(model) else {},
+        fused={name: open_model(form, name) for name, form in fused.items()} if _is_narrow(model) else {},
         rare={
             name: open_model(form, name)
             for name, form in _others(model, _MORE_BITS, "approximations").items()
@@ -208,7 +208,6 @@ def _others(model: Model, reaches: Sequence[float], name: str) -> dict[str, Mode
     return {f"{name} {number}": form for number, form in enumerate(forms, start=1) if form is not None}
 
 
-def _has_halves(model: Model) -> bool:
-    return any(
-        model.view.info(name).dtype is DType.FLOAT16 for node in model.view.nodes for name in node.outputs
-    )
+def _is_narrow(model: Model) -> bool:
+    names = (name for node in model.view.nodes for name in node.outputs)
+    return any(model.view.info(name).dtype in {DType.FLOAT16, DType.BFLOAT16} for name in names)

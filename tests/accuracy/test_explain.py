@@ -60,6 +60,12 @@ def test_integer_arithmetic_is_rounding(case: NodeEvidence) -> None:
     assert case.verdict(exact) in {MismatchCause.ROUNDING, MismatchCause.SAME}
 
 
+def test_fused_kernels_explain_a_model_in_bf16(tmp_path: Path) -> None:
+    case = NodeEvidence(tmp_path, "bf16")
+    assert emulations(case.model, runner).fused
+    assert case.verdict(runner(integer_form(case.model).model)) is not MismatchCause.UNEXPLAINED
+
+
 def with_constant(model: Model, change: Callable[[np.ndarray], np.ndarray], which: str) -> Model:
     """The model with one constant changed, as a wrong calibration table or a bug would."""
     proto = onnx.ModelProto()

@@ -73,15 +73,18 @@ def test_the_parts_of_every_layer_add_up_and_belong_to_quantized_nodes(name: str
         assert 0 <= cause.clipped_energy <= 1
 
 
-def test_a_network_in_fp16_has_the_causes_of_its_fp32_form(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("types", "apart"), [("fp16", 0.05), ("bf16", 0.1)])
+def test_a_network_in_a_narrow_type_has_the_causes_of_its_fp32_form(
+    types: str, apart: float, tmp_path: Path
+) -> None:
     arrays = {"x": np.random.default_rng(1).standard_normal((COUNT, 8, 8, 8)).astype(np.float32)}
     model, noisy, _, samples = quantized(tmp_path, models.conv_chain(19), arrays)
-    halves, _ = convert(noisy, InsertOptions(types="fp16"))
+    halves, _ = convert(noisy, InsertOptions.model_validate({"types": types}))
     wanted = diagnose_nodes(noisy, model, ["conv1", "conv2"], samples)  # type: ignore[arg-type]
     found = diagnose_nodes(halves, model, ["conv1", "conv2"], samples)  # type: ignore[arg-type]
     assert {name: one.kind for name, one in found.items()} == {name: one.kind for name, one in wanted.items()}
     for name, one in found.items():
-        assert one.weights == pytest.approx(wanted[name].weights, abs=0.05)
+        assert one.weights == pytest.approx(wanted[name].weights, abs=apart)
 
 
 @pytest.mark.parametrize("method", ["max", "percentile:90"])

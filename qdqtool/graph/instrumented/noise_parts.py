@@ -24,6 +24,7 @@ from qdqtool.core.placement import QdqPair, SlotKind
 from qdqtool.core.tensors import DType, of_dtype
 from qdqtool.graph.edit import Edit
 from qdqtool.graph.qdq.find import DEQUANTIZE, QUANTIZE, find
+from qdqtool.graph.qdq.lower import FLOAT_TYPES
 from qdqtool.graph.view import Model
 from qdqtool.trt.ops import CONVOLUTIONS, PRODUCTS, weight_axis
 
@@ -162,17 +163,15 @@ class _Parts:
         original = self._originals.constant(node, index) if is_weight else None
         # Stored integers have no other float form than the result of their DequantizeLinear.
         if original is not None:
-            return self._as_half(original) if self._reads_halves(node, index) else original
+            return self._typed(original, self._view.info(node.input[index]).dtype)
         return pair.tensor if pair.quantize else str(node.input[index])
 
-    def _reads_halves(self, node: onnx.NodeProto, index: int) -> bool:
-        """Return True if an input is FP16. The float model may have FP32 at this input."""
-        return self._view.info(node.input[index]).dtype is DType.FLOAT16
-
-    def _as_half(self, constant: str) -> str:
-        if self.edit.constants[constant].data_type == onnx.TensorProto.FLOAT16:
+    def _typed(self, constant: str, dtype: DType) -> str:
+        """Return a constant of the float model, which may be FP32, in the 16-bit type of the input that reads it."""
+        element = onnx.helper.np_dtype_to_tensor_dtype(FLOAT_TYPES.get(dtype, np.dtype(np.float32)))
+        if element in {onnx.TensorProto.FLOAT, self.edit.constants[constant].data_type}:
             return constant
-        return self._node("Cast", [constant], f"{constant}_as_half", to=onnx.TensorProto.FLOAT16)
+        return self._node("Cast", [constant], f"{constant}_as_{dtype}", to=int(element))
 
     def _describe(self, node: onnx.NodeProto, quantized: Sequence[str], changed: Sequence[int]) -> None:
         dynamic = [index for index in changed if self._pairs[node.name, index].kind is SlotKind.ACTIVATION]
@@ -209,7 +208,7 @@ class _Parts:
         """Return the outputs that describe an input, and the name of the clipped, unrounded input."""
         tensor, step, zero = pair.tensor, pair.scale[0], pair.zero_point[0] if pair.zero_point else 0
         low, high = ((end - zero) * step for end in _ends(pair.dtype))
-        dtype = np.dtype(np.float16 if self._view.info(tensor).dtype is DType.FLOAT16 else np.float32)
+        dtype = FLOAT_TYPES.get(self._view.info(tensor).dtype, np.dtype(np.float32))
         least, most = (
             self.edit.constant(f"{tensor}_{word}", np.array(end, dtype))
             for word, end in (("low", low), ("high", high))
