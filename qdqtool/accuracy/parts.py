@@ -156,4 +156,4 @@ def watch_inside(
 
 
 def _is_float(model: Model, name: str) -> bool:
-    return model.view.info(name).dtype in {DType.FLOAT32, DType.FLOAT16}
+    return model.view.info(name).dtype in {DType.FLOAT32, DType.FLOAT16, DType.BFLOAT16}

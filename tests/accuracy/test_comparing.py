@@ -12,13 +12,14 @@ import numpy as np
 import onnx
 import pytest
 
-from qdqtool.accuracy.parts import watch_inside
+from qdqtool.accuracy.parts import shared_tensors, watch_inside
 from qdqtool.calibration.samples import open_samples
 from qdqtool.cli.app import run
 from qdqtool.core.recipe import CompareOptions, InsertOptions, Preprocess
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.onnx_io.save import save
 from qdqtool.graph.qdq.insert import insert
+from qdqtool.graph.typed.convert import convert
 from qdqtool.pipeline import comparing
 from qdqtool.runtime.runner import OrtRunner, open_piece
 from tests import models
@@ -258,3 +259,12 @@ def test_models_that_return_tensors_inside_compute_nothing_behind_them(folder: P
             assert all(
                 view.uses(tensor) or view.is_output(tensor) for node in view.nodes for tensor in node.outputs
             )
+
+
+@pytest.mark.parametrize("types", ["fp16", "bf16"])
+def test_tensors_inside_a_model_of_a_narrow_type_are_compared(types: str, folder: Path) -> None:
+    plain = load(folder / "model.onnx")
+    narrow, _ = convert(plain, InsertOptions.model_validate({"types": types}))
+    inner = [node.outputs[0] for node in plain.view.nodes if not plain.view.is_output(node.outputs[0])]
+    assert inner
+    assert list(shared_tensors(plain, narrow)) == inner
