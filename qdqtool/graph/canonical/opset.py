@@ -314,9 +314,9 @@ def _rename_added(
 ) -> None:
     """Give the tensors that the converter added different names in all graphs: it counts from one number in each body."""
     entries = [*graph.initializer, *graph.value_info, *graph.output]
-    made = [name for node in graph.node for name in node.output]
-    made += [tensor.name for tensor in graph.initializer]
-    renamed = {**outer, **{name: taken.take(name) for name in made if name and name not in old}}
+    tensors = [name for node in graph.node for name in node.output]
+    tensors += [tensor.name for tensor in graph.initializer]
+    renamed = {**outer, **{name: taken.take(name) for name in tensors if name and name not in old}}
     for node in graph.node:
         node.input[:] = [renamed.get(name, name) for name in node.input]
         node.output[:] = [renamed.get(name, name) for name in node.output]
