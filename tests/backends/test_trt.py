@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -313,6 +314,28 @@ def test_a_fatal_guard_stops_before_the_build(tmp_path: Path, monkeypatch: pytes
     install(tmp_path / "site", "10.9.0.34", monkeypatch)
     with pytest.raises(UsageError, match="INT8 is not enabled"):
         BUILDERS.load("trt").build(request_for(graphs.quantized_conv(), tmp_path, flags=("--fp16",)))
+
+
+@pytest.mark.parametrize(
+    ("flags", "error"),
+    [
+        pytest.param("--fp16", UsageError, id="guard"),
+        pytest.param("--maxTactics=many", UsageError, id="flag"),
+        pytest.param("", MissingPackage, id="library"),
+    ],
+)
+def test_a_request_that_is_refused_before_the_build_keeps_the_earlier_engine(
+    flags: str, error: type[Exception], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(tmp_path / "site", "10.9.0.34", monkeypatch)
+    request = request_for(graphs.quantized_conv(), tmp_path)
+    BUILDERS.load("trt").build(request)
+    if error is MissingPackage:
+        (tmp_path / "site/tensorrt/__init__.py").write_text("raise ImportError('libnvinfer.so.10')")
+    before = {path.name: path.read_bytes() for path in request.folder.iterdir()}
+    with pytest.raises(error):
+        BUILDERS.load("trt").build(replace(request, flags=tuple(flags.split())))
+    assert {path.name: path.read_bytes() for path in request.folder.iterdir()} == before
 
 
 def test_a_missing_package_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:

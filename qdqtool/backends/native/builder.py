@@ -23,6 +23,8 @@ from qdqtool.io.files import native_path, unwritable
 _WORKER = "qdqtool.backends.native.worker"
 _COMMON = frozenset({"sm75", "sm80", "sm86", "sm89", "sm120"})
 """Targets of every supported release. For other targets, the library itself is asked."""
+_NOT_STARTED = frozenset({"unknown targets", "refused flag", "guard", "no library"})
+"""Events of a request that was refused before the build: the engine of an earlier build stays."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -145,6 +147,8 @@ class NativeBuilder:
             errors=drafts / LOG,
             timeout_s=request.timeout_s,
         )
+        if verdict["event"] in _NOT_STARTED:
+            raise _failure(verdict, ended, request, drafts / LOG)
         if verdict["event"] != "built":
             return _failure(verdict, ended, request, drafts / LOG)
         return FinishedBuild(
