@@ -19,7 +19,12 @@ _FLAG = re.compile(r"--(?P<name>[A-Za-z][\w-]*)(?:=(?P<value>.*))?", re.DOTALL)
 _SIZE = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[KMG]i?B?|B)?", re.IGNORECASE)
 _UNITS = {"": 1 << 20, "B": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
-_FILES = frozenset({"calib", "timingCacheFile", "tempdir", "leanDLLPath"})
+PLUGIN_LIBRARIES = ("plugins", "staticPlugins", "dynamicPlugins")
+"""Flags that name a plug-in library to load before the model is read."""
+_FILES = frozenset(
+    {"calib", "timingCacheFile", "tempdir", "leanDLLPath", *PLUGIN_LIBRARIES}
+    | {"setPluginsToSerialize", "refitFromOnnx"}
+)
 """Flags whose value is a path."""
 
 PRECISIONS = frozenset({"fp16", "bf16", "int8", "fp8", "int4", "best"})

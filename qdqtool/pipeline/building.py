@@ -15,8 +15,7 @@ from qdqtool.auditing.context import stage
 from qdqtool.auditing.full_audit import examine
 from qdqtool.backends import BUILDERS
 from qdqtool.backends.building.procedure import build_with_retries
-from qdqtool.backends.flags import split_flags
-from qdqtool.backends.native.settings import PLUGIN_LIBRARIES
+from qdqtool.backends.flags import PLUGIN_LIBRARIES, split_flags
 from qdqtool.backends.shapes import Shapes, parse_shapes, several_profiles
 from qdqtool.backends.shapes import profiles as profiles_for
 from qdqtool.core.engine import Engine, EngineLayer

@@ -9,7 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qdqtool.backends.building.guards import Abilities, ModelFacts, Strong, choose_typing, facts_of, guards
-from qdqtool.backends.flags import PRECISIONS, Flag, absolute, bytes_of, parse_flags, plain_sizes, split_flags
+from qdqtool.backends.flags import (
+    PLUGIN_LIBRARIES,
+    PRECISIONS,
+    Flag,
+    absolute,
+    bytes_of,
+    parse_flags,
+    plain_sizes,
+    split_flags,
+)
 from qdqtool.backends.plan import banner_release
 from qdqtool.core.target import packed_release, target_of
 from qdqtool.errors import UsageError
@@ -134,8 +143,9 @@ def test_sizes_are_read_as_trtexec_reads_them(text: str, size: int | None) -> No
     assert bytes_of(text) == size
 
 
-def test_a_path_in_a_flag_stays_true_elsewhere() -> None:
-    assert absolute(Flag(name="calib", value="c.cache")).value == str(Path("c.cache").absolute())
+@pytest.mark.parametrize("name", ["calib", "timingCacheFile", *PLUGIN_LIBRARIES])
+def test_a_path_in_a_flag_stays_true_elsewhere(name: str) -> None:
+    assert absolute(Flag(name=name, value="c.cache")).value == str(Path("c.cache").absolute())
     assert absolute(Flag(name="tacticSources", value="+CUDNN")).value == "+CUDNN"
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from qdqtool.backends.building.guards import Strong
-from qdqtool.backends.flags import PRECISIONS, Flag, bytes_of
+from qdqtool.backends.flags import PLUGIN_LIBRARIES, PRECISIONS, Flag, bytes_of
 
 # --- failure ---------------------------------------------------------------------------------------------------------
 # Exception for a build in the child process that ends without an engine.
@@ -172,10 +172,6 @@ def _dtype(trt: Any, flag: Flag, word: str) -> Any:
     if names.get(word) not in types:
         raise refused_flag(flag, f"{word!r} is not a type of this release")
     return types[names[word]]
-
-
-PLUGIN_LIBRARIES = ("plugins", "staticPlugins", "dynamicPlugins")
-"""Flags that name a plug-in library to load before the model is read."""
 
 
 def load_plugins(builder: Any, flags: Sequence[Flag]) -> None:
