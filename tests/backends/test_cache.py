@@ -15,6 +15,7 @@ from qdqtool.backends.building import procedure
 from qdqtool.backends.gpu import Gpu
 from qdqtool.core.protocols import BuildRequest, BuildResult, InputProfile
 from qdqtool.errors import InputFileError
+from qdqtool.pipeline.sweep.elsewhere import refuse_own
 from tests.backends import graphs
 from tests.models import save
 
@@ -201,3 +202,10 @@ def test_a_library_that_changed_is_another_build(tmp_path: Path) -> None:
     before = procedure.digest(request, "rtx", "1")
     library.write_bytes(b"2")
     assert procedure.digest(request, "rtx", "1") != before
+
+
+def test_a_long_flag_is_no_file_name(tmp_path: Path) -> None:
+    layers = ",".join(f"layer{number}:fp16" for number in range(100))
+    flags = (f"--layerPrecisions={layers}",)
+    procedure.digest(request_for(tmp_path, flags=flags), "trtexec", "8.6.1")
+    refuse_own(flags)

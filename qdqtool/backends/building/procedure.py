@@ -60,9 +60,11 @@ def digest(request: BuildRequest, builder: str, version: str) -> str:
 
 def _named_files(flags: Iterable[str]) -> Iterator[Path]:
     """Yield the files that flags name, such as libraries of plug-ins. Timing caches change with every build and are skipped."""
+    from qdqtool.graph.onnx_io.deferred import is_file
+
     for flag in flags:
         name, _, value = flag.partition("=")
-        if value and name != "--timingCacheFile" and Path(value).is_file():
+        if value and name != "--timingCacheFile" and is_file(Path(value)):
             yield Path(value)
 
 

@@ -280,7 +280,7 @@ def _resolve_path(file: Path) -> Path:
 
 
 def is_file(file: Path) -> bool:
-    """Return True if a path from a model is a regular file; False if a part of it is too long for the file system."""
+    """Return True if a path is a regular file; False if a part of it is too long for the file system."""
     try:
         return file.is_file()
     except OSError:

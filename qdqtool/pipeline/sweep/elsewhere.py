@@ -33,6 +33,7 @@ from qdqtool.core.sweep import FloatPoint, Sweep, Trial
 from qdqtool.core.target import packed_release
 from qdqtool.core.wording import count_noun
 from qdqtool.errors import BuildError, InputFileError, MissingPackage, UsageError
+from qdqtool.graph.onnx_io.deferred import is_file
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.io.files import digest_file, digest_files, make_folder, write_text
 from qdqtool.io.json_files import canonical, digest_of, read_json
@@ -559,11 +560,9 @@ def refuse_own(flags: Sequence[str]) -> None:
     """
     for flag in parse_flags(flags):
         if flag.name in _OWN_FLAGS:
-            raise UsageError(
-                f"--{flag.name} is set by {SCRIPT} itself", fix="remove this flag", where=str(flag)
-            )
+            raise UsageError(f"--{flag.name} is set by {SCRIPT} itself", fix="remove it", where=str(flag))
         here = Path(flag.value or ".")
-        if absolute(flag) != flag or (not here.is_absolute() and here.is_file()):
+        if absolute(flag) != flag or (not here.is_absolute() and is_file(here)):
             raise UsageError(
                 "the flag names a file on this machine, but the engine is built on another machine",
                 fix="write the absolute path of a file on the other machine",
