@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -118,6 +120,25 @@ def test_the_typing_we_choose_never_meets_a_fatal_guard(
         assert flags == given_flags
     else:
         assert not any(guard.fatal for guard in guards(facts, flags, can))
+
+
+@pytest.mark.parametrize("strong", ["always", "on request", "never"])
+@pytest.mark.parametrize("quantized", [True, False])
+@pytest.mark.parametrize("half", [True, False])
+@pytest.mark.parametrize("typed", ["", "--fp16", "--stronglyTyped"])
+def test_no_fix_for_dla_names_a_flag_that_is_refused(
+    strong: Strong, quantized: bool, half: bool, typed: str
+) -> None:
+    can = Abilities(name="TensorRT", strong=strong)
+    facts = ModelFacts(quantized=quantized, half=half, dynamic=())
+    flags = parse_flags(f"{typed} --useDLACore=0".split())
+    fix = " ".join(guard.fix for guard in guards(facts, flags, can) if "DLA" in guard.what)
+    left = [flag for flag in flags if f"without {flag}" not in fix]
+    added = [Flag(name=name) for name in re.findall(r"(?<!without )--(fp16|int8|calib)\b", fix)]
+    again = guards(replace(facts, quantized=False, half=half or "FP16 into" in fix), (*left, *added), can)
+    refused = " ".join(guard.what for guard in again if guard.fatal)
+    assert not [str(flag) for flag in added if str(flag) in refused]
+    assert "DLA" not in refused
 
 
 def test_what_a_builder_must_know_is_read_from_the_model(tmp_path: Path) -> None:

@@ -115,7 +115,7 @@ def guards(
     names = {flag.name for flag in flags}
     strong = can.strong == "always" or "stronglyTyped" in names
     problems = [*_typing(facts, names, can, strong=strong), *_calibration(facts, names, strong=strong)]
-    problems += _dla(facts, names)
+    problems += _dla(facts, names, can, strong=strong)
     without = [name for name in facts.dynamic if name not in profiled]
     if without:
         problems.append(
@@ -191,18 +191,24 @@ def _calibration(facts: ModelFacts, names: set[str], *, strong: bool) -> Iterato
         )
 
 
-def _dla(facts: ModelFacts, names: set[str]) -> Iterator[Guard]:
+def _dla(facts: ModelFacts, names: set[str], can: Abilities, *, strong: bool) -> Iterator[Guard]:
     if "useDLACore" not in names:
         return
     fallback = "allowGPUFallback" in names
+    half = "write FP16 into the float model: qdqtool convert MODEL -o OUT --types fp16"
     if facts.quantized:
+        weak = f"build the float model with --int8 --calib{' and without --stronglyTyped' if strong else ''} for DLA"
         yield Guard(
             what="DLA cannot run Q/DQ nodes" + (": they fall back to the GPU" if fallback else ""),
-            fix="build the float model with --int8 --calib for DLA",
+            fix=half if can.strong == "always" else weak,
             fatal=not fallback,
         )
-    if not names & {"fp16", "int8", "best", "stronglyTyped"}:
-        yield Guard(what="DLA computes in FP16 or INT8 only", fix="add --fp16 or --int8", fatal=True)
+    if not (facts.half or facts.quantized if strong else names & {"fp16", "int8", "best"}):
+        yield Guard(
+            what="DLA computes in FP16 or INT8 only",
+            fix=half if strong else "add --fp16 or --int8",
+            fatal=True,
+        )
     if not fallback:
         yield Guard(
             what="layers that DLA cannot run make the build fail",
