@@ -17,6 +17,8 @@ from qdqtool.errors import UsageError
 
 _FLAG = re.compile(r"--(?P<name>[A-Za-z][\w-]*)(?:=(?P<value>.*))?", re.DOTALL)
 _SIZE = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[KMG]i?B?|B)?", re.IGNORECASE)
+_WINDOWS = re.compile(r"\\[\w.]|[A-Za-z]:\\")
+"""Backslash of a Windows path: in front of a letter, a digit or a dot, or behind the letter of a drive."""
 _UNITS = {"": 1 << 20, "B": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 PLUGIN_LIBRARIES = ("plugins", "staticPlugins", "dynamicPlugins")
@@ -73,13 +75,17 @@ def absolute(flag: Flag) -> Flag:
 
 
 def split_flags(text: str) -> tuple[str, ...]:
-    """Split a line of flags into words, respecting quotes.
+    """Split a line of flags into words, respecting quotes. Backslashes escape, except in a line with Windows paths.
 
     Raises:
         UsageError: a quote is not closed.
     """
+    words = shlex.shlex(text, posix=True)
+    words.whitespace_split, words.commenters = True, ""
+    if _WINDOWS.search(text):
+        words.escape = ""
     try:
-        return tuple(shlex.split(text))
+        return tuple(words)
     except ValueError as error:
         raise UsageError(f"cannot read the flags {text!r}: {error}", fix="close the quote") from error
 

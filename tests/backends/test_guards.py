@@ -172,8 +172,18 @@ def test_a_path_in_a_flag_stays_true_elsewhere(name: str) -> None:
 
 def test_quotes_in_a_line_of_flags_are_respected() -> None:
     assert split_flags("--a='b c' --d") == ("--a=b c", "--d")
+    assert split_flags(r"--calib=my\ cache --d") == ("--calib=my cache", "--d")
     with pytest.raises(UsageError, match="cannot read"):
         split_flags("--a='b")
+
+
+@pytest.mark.parametrize(
+    "path", [r"C:\data\c.cache", r"C:\my data\c.cache", r"\\server\share\c.cache", r"..\c.cache", "D:\\"]
+)
+def test_a_windows_path_in_a_line_of_flags_keeps_its_backslashes(path: str) -> None:
+    assert split_flags(f'"--calib={path}" --int8') == (f"--calib={path}", "--int8")
+    if " " not in path:
+        assert split_flags(f"--calib={path} --int8") == (f"--calib={path}", "--int8")
 
 
 @pytest.mark.parametrize(

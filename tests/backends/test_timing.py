@@ -20,7 +20,7 @@ from qdqtool.backends.plan import read_plan
 from qdqtool.backends.timing import engine_times
 from qdqtool.backends.timing.engine_times import EngineClock
 from qdqtool.backends.timing.measure import TimeRequest, Timing, measure
-from qdqtool.backends.timing.series import Effort, Series, judge, summarize, take_turns
+from qdqtool.backends.timing.series import Effort, Series, judge, spell_file, summarize, take_turns
 from qdqtool.backends.timing.trtexec_times import compute_times, layer_times, raw_name, spell_times
 from qdqtool.errors import BuildError, InputFileError, MissingPackage, UsageError
 from tests.backends import graphs, stand_in_tensorrt, stand_in_trtexec
@@ -198,6 +198,11 @@ def test_files_of_others_are_refused(text: str, tmp_path: Path) -> None:
 
 
 # --- models on onnxruntime ---
+
+
+@given(st.text(min_size=1))
+def test_a_name_of_a_candidate_is_one_part_of_a_path_on_every_system(name: str) -> None:
+    assert not set(spell_file(name)) & set('/\\:*?"<>|')
 
 
 def test_models_with_one_file_name_keep_their_own_times(tmp_path: Path) -> None:

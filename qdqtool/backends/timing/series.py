@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import exp, log, sqrt
@@ -141,8 +142,8 @@ OnTurn = Callable[[int, int], None]
 
 
 def spell_file(name: str) -> str:
-    """Return the name of a candidate as part of a file name."""
-    return name.replace("/", "_")
+    """Return the name of a candidate as part of a file name, without characters that Windows refuses."""
+    return re.sub(r'[<>:"/\\|?*]', "_", name)
 
 
 def distinct_names(paths: Sequence[Path]) -> tuple[str, ...]:
