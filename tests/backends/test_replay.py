@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from qdqtool.backends import BUILDERS
+from qdqtool.backends.building.procedure import build_with_retries
 from qdqtool.core.kinds import BUILD
 from qdqtool.core.protocols import BuildRequest, BuildResult
 from qdqtool.errors import InputFileError, UsageError
@@ -49,6 +50,26 @@ def test_a_recording_of_ours_keeps_its_builder_and_its_files(tmp_path: Path) -> 
     assert (result.builder, result.version, result.targets) == ("rtx", "1.7.1.116", ("sm86",))
     assert result.notes == ("played back from a recorded build by rtx 1.7.1.116",)
     assert (tmp_path / "out/layers.txt").read_text() == "Layers:\n"
+
+
+def test_the_model_that_was_built_without_some_qdq_is_played_back_too(tmp_path: Path) -> None:
+    recording = record(tmp_path / "r", engine__plan="plan", build__log="log", model__retried__onnx="model")
+    recorded = BuildResult(
+        builder="trt",
+        version="8.6.1",
+        targets=("sm86",),
+        engine="engine.plan",
+        log="build.log",
+        layers=None,
+        engine_bytes=4,
+        model="model.retried.onnx",
+    )
+    BUILD.write(recording / "build.json", recorded)
+    request = BuildRequest(
+        model=save(graphs.conv_relu(), tmp_path), folder=tmp_path / "out", flags=(f"--from={recording}",)
+    )
+    result, _ = build_with_retries(BUILDERS.load("replay"), request)
+    assert (tmp_path / "out" / result.model).read_text() == "model"
 
 
 def test_a_foreign_log_and_its_layer_dump_are_found(tmp_path: Path) -> None:

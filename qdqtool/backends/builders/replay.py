@@ -72,7 +72,7 @@ def _recording(request: BuildRequest) -> Path:
 def _own(recording: Path) -> tuple[BuildResult, dict[str, Path]]:
     """Read a recorded build of qdqtool: its `build.json`, and its files by target name."""
     result = BUILD.read(recording / "build.json")
-    names = [name for name in (result.layers, result.log, result.engine) if name]
+    names = [name for name in (result.layers, result.log, result.model, result.engine) if name]
     for name in names:
         if Path(name).name != name or not (recording / name).is_file():
             raise InputFileError(

@@ -263,7 +263,7 @@ def _with_notes(
     result, cost = built
     notes = [f"no INT8 kernel for {', '.join(names)}: built without its Q/DQ" for names in given_up]
     notes += [f"{MODEL} is the model that was built"] if given_up else []
-    return replace(result, notes=(*result.notes, *notes), model=MODEL if given_up else ""), cost
+    return replace(result, notes=(*result.notes, *notes), model=MODEL if given_up else result.model), cost
 
 
 def _float_instead(
