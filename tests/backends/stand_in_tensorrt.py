@@ -172,7 +172,10 @@ def _behave_around_the_build(module: Any) -> None:
     }
     module.ITimingCache.plays = {"serialize": lambda self: b"a timing cache"}
     module.Runtime.plays = {
-        "deserialize_cuda_engine": lambda self, plan: module.ICudaEngine() if plan[:4] == b"ftrt" else None
+        "deserialize_cuda_engine": lambda self, plan: (
+            # Every engine here is version compatible: it holds code for the host.
+            module.ICudaEngine() if plan[:4] == b"ftrt" and self.engine_host_code_allowed else None
+        )
     }
     module.ICudaEngine.num_io_tensors = 2
     module.ICudaEngine.plays = {

@@ -284,7 +284,9 @@ def _layers(trt: Any, log: Any, plan: Any) -> str:
     """Return the inspector's layer JSON; the builder's dump if the library is portable or loading fails."""
     if log.layers and hasattr(trt, "ComputeCapability"):
         return str(log.layers)
-    engine = trt.Runtime(log).deserialize_cuda_engine(plan)
+    runtime = trt.Runtime(log)
+    runtime.engine_host_code_allowed = True  # that of an engine built version compatible
+    engine = runtime.deserialize_cuda_engine(plan)
     if engine is None:
         return str(log.layers)
     inspector = engine.create_engine_inspector()

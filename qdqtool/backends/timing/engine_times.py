@@ -54,6 +54,8 @@ class EngineClock:
         self._trt = trt
         self._cuda = Cuda()
         self._runtime = trt.Runtime(logger)
+        # Engines built version compatible hold code for the host; nobody gets here without trust in the engine.
+        self._runtime.engine_host_code_allowed = True
         self._engine = self._runtime.deserialize_cuda_engine(plan)
         if self._engine is None:
             raise BuildError(
