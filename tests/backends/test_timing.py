@@ -385,6 +385,18 @@ def test_inputs_that_do_not_fit_an_engine_are_refused(arguments: dict[str, Any],
         clock(stand_in_tensorrt.make("11.4.0.106"), **arguments)
 
 
+@pytest.mark.parametrize(
+    "arguments", [{"shapes": {"x": (2, 3)}}, {"feeds": {"x": np.ones((2, 3), np.float32)}}]
+)
+@pytest.mark.usefixtures("driver")
+def test_a_static_engine_takes_its_own_shape_only(arguments: dict[str, Any]) -> None:
+    trt = stand_in_tensorrt.make("10.9.0.34")
+    trt.ICudaEngine.plays["get_tensor_shape"] = lambda self, name: (1, 3) if name == "x" else (1, 5)
+    with pytest.raises(UsageError, match="does not accept 2x3 for 'x'"):
+        clock(trt, **arguments)
+    clock(trt, {"x": (1, 3)})
+
+
 @pytest.mark.usefixtures("driver")
 def test_an_engine_that_does_not_load_is_an_error() -> None:
     trt = stand_in_tensorrt.make("10.9.0.34")

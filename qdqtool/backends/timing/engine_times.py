@@ -157,12 +157,11 @@ class EngineClock:
     def _bind_input(self, name: str, shape: Shape | None, feed: NDArray[Any] | None) -> None:
         declared = tuple(self._engine.get_tensor_shape(name))
         dims = tuple(feed.shape) if feed is not None else shape
-        if dims is None and -1 in declared:
-            dims = tuple(self._engine.get_tensor_profile_shape(name, 0)[1])
-        dims = dims or declared
-        if -1 in declared and not self._context.set_input_shape(name, dims):
+        if dims is None:
+            dims = tuple(self._engine.get_tensor_profile_shape(name, 0)[1]) if -1 in declared else declared
+        if not (self._context.set_input_shape(name, dims) if -1 in declared else dims == declared):
             raise UsageError(
-                f"the engine does not accept {'x'.join(map(str, dims))} for {name!r}",
+                f"the engine does not accept {'x'.join(map(str, dims)) or 'a scalar'} for {name!r}",
                 fix="choose shapes of the engine's profile",
             )
         array = self._empty(name, dims)
