@@ -22,7 +22,8 @@ CLASSES = (
     "HardwareCompatibilityLevel IBuilderConfig ICudaEngine IExecutionContext IHostMemory IInt8EntropyCalibrator "
     "IInt8EntropyCalibrator2 IInt8LegacyCalibrator IInt8MinMaxCalibrator ILayer ILogger INetworkDefinition "
     "IOptimizationProfile IProfiler IProgressMonitor ITensor ITimingCache LayerInformationFormat MemoryPoolType "
-    "NetworkDefinitionCreationFlag OnnxParser ParserError ProfilingVerbosity Runtime TacticSource TensorIOMode"
+    "NetworkDefinitionCreationFlag OnnxParser ParserError ProfilingVerbosity Runtime TacticSource TensorIOMode "
+    "TensorLocation"
 )
 
 

@@ -188,6 +188,7 @@ def _behave_around_the_build(module: Any) -> None:
         "get_tensor_dtype": lambda self, name: module.DataType.FLOAT if name == "x" else module.DataType.HALF,
         "get_tensor_shape": lambda self, name: (-1, 3) if name == "x" else (-1, 5),
         "get_tensor_profile_shape": lambda self, name, index: [(1, 3), (4, 3), (8, 3)],
+        "get_tensor_location": lambda self, name: module.TensorLocation.DEVICE,
     }
 
     def execute(self: Any, stream: int) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import lzma
 import os
@@ -395,6 +396,29 @@ def test_a_static_engine_takes_its_own_shape_only(arguments: dict[str, Any]) -> 
     with pytest.raises(UsageError, match="does not accept 2x3 for 'x'"):
         clock(trt, **arguments)
     clock(trt, {"x": (1, 3)})
+
+
+@pytest.mark.parametrize("feeds", [{}, {"x": np.array([8, 3], np.int32)}])
+@pytest.mark.parametrize("release", stand_in_tensorrt.RELEASES)
+def test_inputs_and_outputs_on_the_host_stay_there(
+    release: str, feeds: dict[str, Any], driver: stand_in_tensorrt.Driver
+) -> None:
+    """Inputs from which shapes are computed need an address of the host, and values of the profile."""
+    trt = stand_in_tensorrt.make(release)
+    engine = trt.ICudaEngine.plays
+    engine["get_tensor_location"] = lambda self, name: trt.TensorLocation.HOST
+    engine["get_tensor_dtype"] = lambda self, name: trt.DataType.INT32
+    engine["get_tensor_shape"] = lambda self, name: (2,)
+    values = "get_profile_shape_input" if release == "8.6.1" else "get_tensor_profile_values"
+    engine[values] = lambda self, index, name: [[1, 3], [4, 3], [8, 3]]
+    trt.IExecutionContext.plays["get_tensor_shape"] = lambda self, name: (2,)
+    made = clock(trt, feeds=feeds)
+    bound = [words[1:] for words in trt.said if words[0] == "IExecutionContext.set_tensor_address"]
+    memory = {name: (ctypes.c_int32 * 2).from_address(address) for name, address in bound}
+    assert list(memory["x"]) == ([8, 3] if feeds else [4, 3])
+    memory["y"][:] = [5, 6]
+    assert made.outputs()["y"].tolist() == [5, 6]
+    assert "cuMemAlloc_v2" not in driver.said
 
 
 @pytest.mark.usefixtures("driver")

@@ -129,7 +129,8 @@ class EngineClock:
         outputs = {}
         for name in self._outputs:
             address, array = self._buffers[name]
-            self._cuda.download(address, array)
+            if not self._is_on_host(name):
+                self._cuda.download(address, array)
             outputs[name] = array
         return outputs
 
@@ -172,10 +173,23 @@ class EngineClock:
                     fix="pass arrays of this type and shape",
                 )
             array[...] = feed
+        elif self._is_on_host(name):
+            array[...] = np.reshape(self._usual_values(name), array.shape)
         elif array.dtype.kind == "f":
             array[...] = np.random.default_rng(0).standard_normal(array.shape).astype(array.dtype)
         self._bind(name, array)
-        self._cuda.upload(self._buffers[name][0], array)
+        if not self._is_on_host(name):
+            self._cuda.upload(self._buffers[name][0], array)
+
+    def _is_on_host(self, name: str) -> bool:
+        """Return True if the engine reads or writes this tensor in host memory, as it does to compute shapes."""
+        return bool(self._engine.get_tensor_location(name) == self._trt.TensorLocation.HOST)
+
+    def _usual_values(self, name: str) -> list[int]:
+        """Return the usual values of the profile for an input from which shapes are computed."""
+        if hasattr(self._engine, "get_tensor_profile_values"):
+            return list(self._engine.get_tensor_profile_values(0, name)[1])
+        return list(self._engine.get_profile_shape_input(0, name)[1])
 
     def _empty(self, name: str, shape: Shape) -> NDArray[Any]:
         if any(dim < 0 for dim in shape):
@@ -195,7 +209,9 @@ class EngineClock:
 
     def _bind(self, name: str, array: NDArray[Any]) -> None:
         address, held = self._buffers.get(name, (0, None))
-        if held is None or held.nbytes != array.nbytes:
+        if self._is_on_host(name):
+            address = array.ctypes.data
+        elif held is None or held.nbytes != array.nbytes:
             if held is not None:
                 self._cuda.free(address)
             address = self._cuda.allocate(array.nbytes)
