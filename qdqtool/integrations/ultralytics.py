@@ -16,7 +16,6 @@ import inspect
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import wraps
-from importlib.metadata import PackageNotFoundError, version
 from itertools import islice
 from pathlib import Path
 from shutil import copyfile
@@ -25,6 +24,7 @@ from typing import Any, Final
 import numpy as np
 
 from qdqtool.api.inputs import fitting_recipe
+from qdqtool.backends import BUILDERS
 from qdqtool.calibration.samples import SampleObjects
 from qdqtool.calibration.samples.objects import as_array
 from qdqtool.errors import MissingPackage, UsageError
@@ -182,8 +182,8 @@ def _half(source: Path, prefix: str) -> str:
 def _target() -> str:
     """Return the release of the installed TensorRT, as 10.13; "11" without one."""
     try:
-        return ".".join(version("tensorrt").split(".")[:2])
-    except PackageNotFoundError:
+        return ".".join(BUILDERS.load("trt").version().split(".")[:2])
+    except MissingPackage:
         return "11"
 
 

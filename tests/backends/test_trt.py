@@ -254,7 +254,9 @@ def test_a_release_without_node_names_gives_the_number(tmp_path: Path) -> None:
     assert (old["node"], new["node"]) == ("number 7", "conv1")
 
 
-def install(folder: Path, release: str, monkeypatch: pytest.MonkeyPatch, **character: Any) -> None:
+def install(
+    folder: Path, release: str, monkeypatch: pytest.MonkeyPatch, name: str = "tensorrt", **character: Any
+) -> None:
     """Put a package `tensorrt` on the path, for us and for child processes."""
     package = folder / "tensorrt"
     package.mkdir(parents=True)
@@ -262,9 +264,10 @@ def install(folder: Path, release: str, monkeypatch: pytest.MonkeyPatch, **chara
         "import sys\nfrom tests.backends import stand_in_tensorrt\n"
         f"sys.modules[__name__] = stand_in_tensorrt.make({release!r}, **{character!r})\n"
     )
-    info = folder / f"tensorrt-{release}.dist-info"
+    info = folder / f"{name}-{release}.dist-info"
     info.mkdir()
-    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: tensorrt\nVersion: {release}\n")
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {release}\n")
+    (info / "top_level.txt").write_text("tensorrt\n")
     monkeypatch.syspath_prepend(folder)
     monkeypatch.setenv("PYTHONPATH", str(folder))
 
@@ -336,6 +339,20 @@ def test_a_request_that_is_refused_before_the_build_keeps_the_earlier_engine(
     with pytest.raises(error):
         BUILDERS.load("trt").build(replace(request, flags=tuple(flags.split())))
     assert {path.name: path.read_bytes() for path in request.folder.iterdir()} == before
+
+
+@pytest.mark.parametrize("name", ["tensorrt_cu12", "tensorrt_cu13"])
+def test_a_package_named_by_its_cuda_release_is_installed(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(tmp_path / "site", "10.9.0.34", monkeypatch, name)
+    assert BUILDERS.load("trt").version() == "10.9.0.34"
+    (tmp_path / f"site/{name}-10.9.0.34.dist-info").rename(tmp_path / f"site/{name}-8.5.0.dist-info")
+    metadata = tmp_path / f"site/{name}-8.5.0.dist-info/METADATA"
+    metadata.write_text(metadata.read_text().replace("10.9.0.34", "8.5.0"))
+    with pytest.raises(MissingPackage) as caught:
+        BUILDERS.load("trt").version()
+    assert name.replace("_", "-") in caught.value.fix
 
 
 def test_a_missing_package_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:

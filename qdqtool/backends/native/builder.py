@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import PackageNotFoundError, packages_distributions, version
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -62,7 +62,8 @@ class NativeBuilder:
         """
         library = self._library
         try:
-            release = version(library.module)
+            package = _package_of(library.module)
+            release = version(package)
         except PackageNotFoundError:
             raise MissingPackage(
                 f"{library.title} is not installed", fix=f"pip install 'qdqtool[{library.name}]'"
@@ -71,7 +72,7 @@ class NativeBuilder:
             oldest = ".".join(map(str, library.oldest))
             raise MissingPackage(
                 f"{library.title} {release} {library.too_old}",
-                fix=f"pip install --upgrade '{library.module.replace('_', '-')}>={oldest}'",
+                fix=f"pip install --upgrade '{package.replace('_', '-')}>={oldest}'",
             )
         return release
 
@@ -214,6 +215,15 @@ class NativeBuilder:
                 "with sm75 among the targets, no target gets INT8 convolutions: build for sm75 separately"
             )
         return tuple(notes)
+
+
+def _package_of(module: str) -> str:
+    """Return the installed package of a module, such as "tensorrt", or "tensorrt_cu12" of one release of CUDA."""
+    try:
+        version(module)
+    except PackageNotFoundError:
+        return next(iter(packages_distributions().get(module, ())), module)
+    return module
 
 
 def _sparse(request: BuildRequest, drafts: Path) -> Path:
