@@ -8,7 +8,7 @@ A scalar is spelled `name:` or `name:scalar`. Names may contain colons and comma
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 
@@ -61,7 +61,7 @@ def profiles(
     """
     entries: list[InputProfile] = []
     notes: list[str] = []
-    mistakes = _strangers(inputs, (low, opt, high))
+    mistakes = unknown_inputs(inputs, (low, opt, high))
     for info in inputs:
         limits = [shapes.get(info.name) for shapes in (low, opt, high)]
         stated = [shape for shape in (limits[1], limits[0], limits[2]) if shape is not None]
@@ -172,10 +172,11 @@ def several_profiles(
     return tuple(entries), tuple(dict.fromkeys(notes))
 
 
-def _strangers(inputs: tuple[TensorInfo, ...], tables: tuple[Shapes, ...]) -> list[str]:
+def unknown_inputs(inputs: Sequence[TensorInfo], tables: Iterable[Mapping[str, object]]) -> list[str]:
+    """Return a problem for each name in `tables` that is no input, with similar names or all."""
     names = [info.name for info in inputs]
     mistakes = []
-    for name in sorted({name for shapes in tables for name in shapes} - set(names)):
+    for name in sorted({name for entries in tables for name in entries} - set(names)):
         close = get_close_matches(name, names, n=1) or names
         mistakes.append(f"the model has no input {name!r} (it has {', '.join(map(repr, close))})")
     return mistakes

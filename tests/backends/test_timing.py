@@ -230,6 +230,13 @@ def test_two_models_are_timed_on_the_cpu(tmp_path: Path) -> None:
     assert len(compute_times(tmp_path / "s/a.onnx on cpu.times.json")) == 24
 
 
+def test_arrays_for_an_input_that_no_model_has_are_refused(tmp_path: Path) -> None:
+    np.savez(tmp_path / "in.npz", imput=np.zeros((1, 3, 8, 8), np.float32))
+    model = save(graphs.conv_relu(), tmp_path)
+    with pytest.raises(UsageError, match="no input 'imput'"):
+        measure(TimeRequest(candidates=(model,), effort=FEW, inputs=tmp_path / "in.npz"))
+
+
 @pytest.mark.parametrize(
     ("options", "error", "words"),
     [
@@ -238,6 +245,10 @@ def test_two_models_are_timed_on_the_cpu(tmp_path: Path) -> None:
         pytest.param({"device": "cuda:1,fast"}, UsageError, "cannot read", id="an option without a value"),
         pytest.param({"via": "trtexec"}, UsageError, "times only engines", id="trtexec for a model"),
         pytest.param({"profile": True}, UsageError, "apply to engines", id="a profile of a model"),
+        pytest.param(
+            {"shapes": {"y": (1, 3, 8, 8)}}, UsageError, r"no input 'y' \(it has 'x'", id="no input"
+        ),
+        pytest.param({"shapes": {"x": ()}}, InputFileError, "needs 1x3x8x8", id="a scalar"),
     ],
 )
 def test_wishes_that_do_not_go_with_a_model(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from qdqtool.backends.flags import Flag
 from qdqtool.backends.plan import EnginePlan, read_plan, require_trust, spell
+from qdqtool.backends.shapes import unknown_inputs
 from qdqtool.backends.timing.remote import EngineRun, time_engines
 from qdqtool.backends.timing.series import (
     Effort,
@@ -268,14 +269,17 @@ def _feeds(inputs: tuple[TensorInfo, ...], request: TimeRequest) -> dict[str, ND
     import numpy as np
 
     arrays = _load(request.inputs) if request.inputs else {}
+    unknown = unknown_inputs(inputs, (request.shapes, arrays))
+    if unknown:
+        raise UsageError("; ".join(unknown), fix="correct the names in --shapes and --inputs")
     random = np.random.default_rng(0)
     feeds = {}
     for info in inputs:
         if info.name in arrays:
             feeds[info.name] = arrays[info.name]
             continue
-        declared = info.shape or ()
-        shape = request.shapes.get(info.name) or tuple(dim if isinstance(dim, int) else 1 for dim in declared)
+        smallest = tuple(dim if isinstance(dim, int) else 1 for dim in info.shape or ())
+        shape = request.shapes.get(info.name, smallest)
         dtype = np.dtype(_NUMPY.get(info.dtype.value, "float32"))
         values = random.standard_normal(shape) if dtype.kind == "f" else np.zeros(shape)
         feeds[info.name] = values.astype(dtype)
