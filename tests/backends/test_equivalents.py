@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from qdqtool.backends.migration.command_line import EQUIVALENTS, FATES, migrate_command
+from qdqtool.backends.migration.command_line import EQUIVALENTS, FATES, KEPT, Equivalent, migrate_command
 from qdqtool.backends.native import settings
 from qdqtool.cli.app import run
 from tests.backends import graphs, stand_in_trtexec
@@ -60,20 +60,64 @@ def test_the_list_of_flags_is_that_of_the_seeds() -> None:
     assert set(re.findall(r"--([A-Za-z]\w*)", " ".join(lines))) == set(A9)
 
 
+_ONLY_TRTEXEC = (
+    "inputIOFormats outputIOFormats preview tempdir tempfileControls leanDLLPath buildDLAStandalone "
+    "decomposableAttentions dumpKernelText markDebug markUnfusedTensorsAsDebugTensors pi pluginInstanceNorm "
+    "remoteAutoTuningConfig runtimePlatform setPluginsToSerialize stripAllWeights tilingOptimizationLevel "
+    "uint8AsymmetricQuantizationDLA device ignoreParsedPluginLibs safetyPlugins vc safe consistency asyncFileReader"
+)
+ONLY_TRTEXEC = frozenset(_ONLY_TRTEXEC.split())
+"""Build flags that the Python backend refuses, with the advice to use trtexec."""
+
+
 @pytest.mark.parametrize(
-    "flag", sorted(name for name, found in EQUIVALENTS.items() if found.stage == "build")
+    "flag",
+    sorted(
+        name
+        for name, entry in EQUIVALENTS.items()
+        if entry.stage != "run" and entry.option not in {"", "MODEL", "--out"}
+    ),
 )
 def test_a_build_flag_is_known_to_the_python_backend_or_named_as_trtexecs_own(flag: str) -> None:
     known = set(settings._SETTERS) | set(settings._IGNORED)  # the table under test
-    only_trtexec = {
-        "inputIOFormats",
-        "outputIOFormats",
-        "preview",
-        "tempdir",
-        "tempfileControls",
-        "leanDLLPath",
-    }
-    assert (flag in known) != (flag in only_trtexec)
+    assert (flag in known) != (flag in ONLY_TRTEXEC)
+
+
+@pytest.mark.parametrize("flag", sorted({*KEPT, *EQUIVALENTS, "unheardOf"} - set(FATES)))
+@pytest.mark.parametrize("line", ["--onnx=m.onnx --skipInference", "--onnx=m.onnx", "--loadEngine=e"])
+def test_no_flag_is_lost_on_the_way_to_our_commands(
+    flag: str, line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each is said to the command that it concerns, or named with the reason why there is no need."""
+    ours = map(shlex.split, migrate_command(f"trtexec {line} --{flag}=1").ours)
+    stages = {{"build": "build", "time": "run"}[words[1]]: words for words in ours}
+    entry = EQUIVALENTS.get(flag, Equivalent(stage="both", option="--flags"))
+    assert flag in EQUIVALENTS or flag == "unheardOf"
+    if entry.always:
+        assert run(["migrate", "--", *shlex.split(f"trtexec {line} --{flag}=1")]) == 0
+        printed = " ".join(capsys.readouterr().out.split())
+        assert f"--{flag}=1 has no option of qdqtool: {entry.always}" in printed
+        return
+    for words in (words for place, words in stages.items() if entry.stage in {place, "both"}):
+        if entry.option == "--flags":
+            assert any(word.startswith("--flags=") and f"--{flag}=1" in word for word in words)
+        else:
+            assert entry.option in {"MODEL", "ENGINE", "--out", *words}
+    if flag == "shapes" and "build" in stages:
+        assert stages["build"][-2:] == ["--opt-shapes", "1"]
+
+
+def test_the_shapes_of_every_profile_are_kept() -> None:
+    line = (
+        "trtexec --onnx=m.onnx --profile=1 --minShapes=x:1 --maxShapes=x:9 "
+        "--profile=0 --minShapes=x:1 --optShapes=x:4 --maxShapes=x:9 --skipInference"
+    )
+    migration = migrate_command(line)
+    assert migration.command == line
+    (words,) = map(shlex.split, migration.ours)
+    options = " ".join(words[words.index("trtexec") + 1 :])
+    first = "--min-shapes x:1 --opt-shapes x:4 --max-shapes x:9"
+    assert options == f"{first} --min-shapes x:1 --opt-shapes x:1 --max-shapes x:9"
 
 
 @posix

@@ -256,7 +256,7 @@ def _all_half(flags: Sequence[Flag]) -> bool:
 # --- qdqtool's options -----------------------------------------------------------------------------------------------
 # Translation to qdqtool: the option for each flag of trtexec, and whole command lines.
 
-Stage = Literal["build", "run"]
+Stage = Literal["build", "run", "both"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -264,7 +264,7 @@ class Equivalent:
     """Counterpart of a trtexec flag in qdqtool.
 
     Attributes:
-        stage: whether it concerns the making of an engine (`qdqtool build`) or its running (`qdqtool time`).
+        stage: whether it concerns the making of an engine (`qdqtool build`), its running (`qdqtool time`), or both.
         option: the option with the same value; empty if there is none.
         always: this happens in any case; the reason why there is no equivalent.
     """
@@ -291,14 +291,18 @@ EQUIVALENTS: dict[str, Equivalent] = {
     **_always("build", "every build does this", "verbose dumpLayerInfo exportLayerInfo profilingVerbosity"),
     **_always("build", "building and running are two commands", "skipInference buildOnly"),
     **_always("build", "always used", "explicitBatch"),
+    **_always("build", "the shapes are repeated, once per profile", "profile"),
+    **_always("build", "qdqtool has its own", "help version"),
     **_pass_on_flags(
         "build",
         "fp16 bf16 int8 fp8 int4 best stronglyTyped noTF32 sparsity timingCacheFile precisionConstraints "
-        "layerPrecisions layerOutputTypes layerDeviceTypes useDLACore allowGPUFallback builderOptimizationLevel "
+        "layerPrecisions layerOutputTypes layerDeviceTypes allowGPUFallback builderOptimizationLevel "
         "maxAuxStreams maxTactics calib memPoolSize workspace tacticSources avgTiming minTiming heuristic refit "
-        "directIO restricted versionCompatible excludeLeanRuntime hardwareCompatibilityLevel stripWeights "
-        "monitorMemory allowWeightStreaming noBuilderCache noCompilationCache errorOnTimingCacheMiss "
-        "l2LimitForTiling inputIOFormats outputIOFormats preview tempdir tempfileControls leanDLLPath",
+        "directIO restricted excludeLeanRuntime hardwareCompatibilityLevel stripWeights stripAllWeights "
+        "monitorMemory noBuilderCache noCompilationCache errorOnTimingCacheMiss l2LimitForTiling inputIOFormats "
+        "outputIOFormats preview pluginInstanceNorm pi uint8AsymmetricQuantizationDLA decomposableAttentions "
+        "dumpKernelText buildDLAStandalone runtimePlatform markDebug markUnfusedTensorsAsDebugTensors "
+        "tilingOptimizationLevel remoteAutoTuningConfig setPluginsToSerialize",
     ),
     "loadEngine": Equivalent(stage="run", option="ENGINE"),
     "shapes": Equivalent(stage="run", option="--shapes"),
@@ -313,14 +317,23 @@ EQUIVALENTS: dict[str, Equivalent] = {
     **_always("run", "all times are summarised, by rounds", "avgRuns percentile"),
     **_pass_on_flags(
         "run",
-        "batch streams infStreams threads idleTime sleepTime exposeDMA useManagedMemory device useProfile "
+        "batch streams infStreams threads idleTime sleepTime exposeDMA useManagedMemory useProfile "
         "timeDeserialize timeRefit persistentCacheRatio dumpOutput exportOutput dumpRawBindingsToFile loadInputs "
-        "includeDataTransfers noCudaGraph noSpinWait",
+        "includeDataTransfers noCudaGraph noSpinWait getPlanVersionOnly useRuntime allocationStrategy "
+        "saveDebugTensors saveAllDebugTensors weightStreamingBudget dumpRefit refitFromOnnx dumpOptimizationProfile "
+        "loadRefOutputs accuracyAlgorithm atol rtol accuracyThreshold refPair",
+    ),
+    **_pass_on_flags(
+        "both",
+        "device useDLACore plugins staticPlugins dynamicPlugins ignoreParsedPluginLibs safetyPlugins "
+        "versionCompatible vc leanDLLPath tempdir tempfileControls allowWeightStreaming safe consistency asyncFileReader",
     ),
 }
 """All trtexec flags that have a counterpart in qdqtool."""
 
 _SAID_ONCE = frozenset({"--profile", "--save"})
+_LIMITS = {"minShapes": "--min-shapes", "optShapes": "--opt-shapes", "maxShapes": "--max-shapes"}
+"""qdqtool's options for the flags that belong to an optimization profile."""
 
 
 def our_commands(flags: Sequence[Flag]) -> tuple[str, ...]:
@@ -336,22 +349,55 @@ def our_commands(flags: Sequence[Flag]) -> tuple[str, ...]:
     if values.get("onnx"):
         folder = str(PurePath(values.get("saveEngine") or values["onnx"]).with_suffix(""))
         commands.append(["qdqtool", "build", values["onnx"], "--out", folder, "--builder", "trtexec"])
-        commands[-1] += _words(flags, "build")
+        commands[-1] += [*_profiles(flags), *_words(flags, "build")]
         engine = "" if {"skipInference", "buildOnly"} & set(values) else f"{folder}/engine.plan"
     if engine:
         commands.append(["qdqtool", "time", engine, "--trust", "--via", "trtexec", *_words(flags, "run")])
     return tuple(map(shlex.join, commands))
 
 
+def unneeded_flags(advice: Sequence[Advice]) -> list[tuple[str, str]]:
+    """Return the flags that TensorRT 11 keeps and our commands leave out, each with the reason."""
+    names = ((each.what, each.where.removeprefix("--")) for each in advice if each.action == "keep")
+    return [
+        (text, EQUIVALENTS[name].always)
+        for text, name in names
+        if name in EQUIVALENTS and EQUIVALENTS[name].always
+    ]
+
+
+def _profiles(flags: Sequence[Flag]) -> list[str]:
+    """Return the options with the shapes of every optimization profile, in the order of the profiles."""
+    profiles: dict[int, dict[str, str]] = {}
+    number = 0
+    for flag in flags:
+        if flag.name == "profile" and (flag.value or "").isdecimal():
+            number = int(flag.value or "")
+        elif flag.name in _LIMITS and flag.value:
+            limits = profiles.setdefault(number, {})
+            parts = dict.fromkeys([*limits.get(flag.name, "").split(","), *flag.value.split(",")])
+            limits[flag.name] = ",".join(part for part in parts if part)
+    shapes = next((flag.value for flag in flags if flag.name == "shapes"), None)
+    if not profiles and shapes:
+        profiles[0] = {"optShapes": shapes}
+    words = []
+    for limits in (limits for _, limits in sorted(profiles.items())):
+        usual = limits.get("optShapes") or limits.get("minShapes") or limits["maxShapes"]
+        for name, option in _LIMITS.items():
+            if any(name in each for each in profiles.values()):
+                words += [option, limits.get(name, usual)]
+    return words
+
+
 def _words(flags: Sequence[Flag], stage: Stage) -> list[str]:
     words: list[str] = []
     handed_on = []
     for flag in flags:
-        equivalent = EQUIVALENTS.get(flag.name, Equivalent(stage="build", option="--flags"))
+        equivalent = EQUIVALENTS.get(flag.name, Equivalent(stage="both", option="--flags"))
         if (
-            equivalent.stage != stage
+            equivalent.stage not in {stage, "both"}
             or equivalent.always
-            or equivalent.option in {"MODEL", "ENGINE", "--out"}
+            or equivalent.option in {"MODEL", "ENGINE", "--out", *_LIMITS.values()}
         ):
             continue
         if equivalent.option == "--flags":
@@ -518,7 +564,9 @@ def _comparability(flags: list[Flag]) -> Iterator[Advice]:
 
 
 def _once(flags: list[Flag]) -> list[Flag]:
-    return list(dict.fromkeys(flags))
+    """Remove repeated flags, but not the shapes of profiles: two profiles may have equal limits."""
+    of_profiles = {"profile", *_LIMITS}
+    return [flag for place, flag in enumerate(flags) if flag.name in of_profiles or flag not in flags[:place]]
 
 
 def _advice(flag: Flag, action: Action, reason: str, do: str = "") -> Advice:

@@ -27,7 +27,7 @@ def migrate(
     """List the changes that TensorRT 11 needs in a command line, script, calibration cache, engine or build folder."""
     import shlex
 
-    from qdqtool.backends.migration.command_line import MIGRATION, migrate_command
+    from qdqtool.backends.migration.command_line import MIGRATION, migrate_command, unneeded_flags
     from qdqtool.backends.migration.folder import migrate_path
     from qdqtool.cli.screen import stdout
 
@@ -55,6 +55,8 @@ def migrate(
         console.print(f"\nfirst: {step}" if step == migration.steps[0] else f"then: {step}")
     for line in migration.ours:
         console.print(f"\nwith qdqtool: {line}")
+    for flag, why in unneeded_flags(migration.advice):
+        console.print(f"    {flag} has no option of qdqtool: {why}")
     if migration.command:
         console.print(f"\nfor 11: {migration.command}")
 
