@@ -204,6 +204,18 @@ def test_a_library_that_changed_is_another_build(tmp_path: Path) -> None:
     assert procedure.digest(request, "rtx", "1") != before
 
 
+def test_a_build_from_the_cache_takes_the_layers_of_an_earlier_build_with_it(tmp_path: Path) -> None:
+    def make(drafts: Path) -> procedure.FinishedBuild:
+        built(drafts)
+        return procedure.FinishedBuild(result=replace(RESULT, layers=None))
+
+    request = request_for(tmp_path, cache=tmp_path / "cache")
+    for _ in ("built", "cached"):
+        built(request.folder)
+        procedure.go_through(request, builder="b", release="1", portable=True, make=make)
+        assert not (request.folder / "layers.txt").exists()
+
+
 def test_a_long_flag_is_no_file_name(tmp_path: Path) -> None:
     layers = ",".join(f"layer{number}:fp16" for number in range(100))
     flags = (f"--layerPrecisions={layers}",)

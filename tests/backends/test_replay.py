@@ -83,6 +83,12 @@ def test_a_foreign_log_and_its_layer_dump_are_found(tmp_path: Path) -> None:
     ]
 
 
+def test_a_replay_takes_the_files_of_an_earlier_build_with_it(tmp_path: Path) -> None:
+    record(tmp_path / "out", engine__plan="old", layers__txt="Layers:\n", build__log="old")
+    replay(record(tmp_path / "r", resnet__log=BANNER), tmp_path)
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["build.log"]
+
+
 def test_a_log_alone_is_enough(tmp_path: Path) -> None:
     result = replay(record(tmp_path / "r", old__log="a log without a banner\n"), tmp_path)
     assert (result.version, result.engine, result.layers, result.engine_bytes) == ("unknown", "", None, 0)

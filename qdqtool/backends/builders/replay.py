@@ -13,18 +13,16 @@ names its origin.
 
 from __future__ import annotations
 
-import shutil
 import time
 from dataclasses import replace
 from pathlib import Path
 
-from qdqtool.backends.building.procedure import ENGINE, LAYERS, LOG
+from qdqtool.backends.building.procedure import ENGINE, LAYERS, LOG, copy_build
 from qdqtool.backends.flags import parse_flags
 from qdqtool.backends.plan import banner_release, spell
 from qdqtool.core.kinds import BUILD
 from qdqtool.core.protocols import BuildCost, BuildRequest, BuildResult, OnProgress
 from qdqtool.errors import InputFileError, UsageError
-from qdqtool.io.files import replacing
 
 _HEAD = 1 << 16
 """Bytes at the start of a log that are searched for trtexec's banner."""
@@ -51,9 +49,7 @@ class ReplayBuilder:
         recording = _recording(request)
         recorded = _own(recording) if (recording / "build.json").is_file() else _foreign(recording)
         result, files = recorded
-        for name, source in files.items():
-            with replacing(request.folder / name) as draft:
-                shutil.copyfile(source, draft)
+        copy_build(request.folder, files)
         return result, BuildCost(seconds=time.monotonic() - start, peak_mib=None, cached=True)
 
 

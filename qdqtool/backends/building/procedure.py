@@ -8,7 +8,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -82,10 +82,16 @@ def fetch(cache: Path, key: str, folder: Path) -> BuildResult | None:
     entry = cache / key
     result = _sound(entry)
     if result is not None:
-        for name in _files(result):
-            with replacing(folder / name) as draft:
-                shutil.copyfile(entry / name, draft)
+        copy_build(folder, {name: entry / name for name in _files(result)})
     return result
+
+
+def copy_build(folder: Path, files: Mapping[str, Path]) -> None:
+    """Copy the files of a build to `folder`, and remove the engine and layers of an earlier build."""
+    for name, source in files.items():
+        with replacing(folder / name) as draft:
+            shutil.copyfile(source, draft)
+    withdraw(folder, {ENGINE, LAYERS} - set(files))
 
 
 def keep(cache: Path, key: str, folder: Path, result: BuildResult) -> None:
