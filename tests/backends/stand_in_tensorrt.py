@@ -166,7 +166,7 @@ def _behave_around_the_build(module: Any) -> None:
     module.INetworkDefinition.num_inputs = 1
     module.INetworkDefinition.plays = {"get_layer": layer, "get_input": shape_input}
     module.IBuilderConfig.plays = {
-        "create_timing_cache": lambda self, content: module.ITimingCache(),
+        "create_timing_cache": lambda self, content: module.ITimingCache() if content != b"junk" else None,
         "get_timing_cache": lambda self: module.ITimingCache(),
         "get_tactic_sources": lambda self: 0b11111,
     }

@@ -202,6 +202,15 @@ def test_a_timing_cache_is_read_and_written(release: str, tmp_path: Path) -> Non
     assert path.read_bytes() == b"a timing cache"
 
 
+@pytest.mark.parametrize("release", stand_in_tensorrt.RELEASES)
+def test_a_file_that_is_no_timing_cache_is_refused_and_kept(release: str, tmp_path: Path) -> None:
+    path = tmp_path / "timing.cache"
+    path.write_bytes(b"junk")
+    event = event_of(stand_in_tensorrt.make(release), order(tmp_path, f"--timingCacheFile={path}"))
+    assert event["why"] == "the file is not a timing cache of this release"
+    assert path.read_bytes() == b"junk"
+
+
 @pytest.mark.parametrize("release", WEAK)
 @pytest.mark.parametrize("kind", ["EntropyCalibration2", "MinMaxCalibration"])
 def test_a_calibration_cache_is_handed_to_the_calibrator_it_was_made_by(

@@ -132,12 +132,19 @@ def read_timing_cache(config: Any, flags: tuple[Flag, ...]) -> Path | None:
     """Attach the timing cache that the flags name; an empty cache if the file does not exist.
 
     Return its path, for writing after the build; None without the flag.
+
+    Raises:
+        BuildFailure: the library cannot read the file.
     """
     path = next((Path(flag.value) for flag in flags if flag.name == "timingCacheFile" and flag.value), None)
     if path is None:
         return None
     content = path.read_bytes() if path.is_file() else b""
-    config.set_timing_cache(config.create_timing_cache(content), False)
+    cache = config.create_timing_cache(content)
+    if cache is None:
+        flag = Flag(name="timingCacheFile", value=str(path))
+        raise refused_flag(flag, "the file is not a timing cache of this release")
+    config.set_timing_cache(cache, False)
     return path
 
 
@@ -172,6 +179,13 @@ def _dtype(trt: Any, flag: Flag, word: str) -> Any:
     if names.get(word) not in types:
         raise refused_flag(flag, f"{word!r} is not a type of this release")
     return types[names[word]]
+
+
+def register_plugins(trt: Any, logger: Any) -> None:
+    """Register the plug-ins that the library brings along, such as EfficientNMS_TRT, if it has any."""
+    register = getattr(trt, "init_libnvinfer_plugins", None)
+    if register is not None:
+        register(logger, "")
 
 
 def load_plugins(builder: Any, flags: Sequence[Flag]) -> None:
