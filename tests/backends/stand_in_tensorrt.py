@@ -26,6 +26,9 @@ def make(release: str, *, gpu: bool = True, fails: str = "") -> ModuleType:
     module: Any = ModuleType("tensorrt")
     module.__version__ = release
     module.said = []
+    module.init_libnvinfer_plugins = lambda logger, namespace: module.said.append(
+        ("init_libnvinfer_plugins", namespace)
+    )
     for name, facts in API[release].items():
         if name == "ILogger.Severity":
             continue

@@ -433,6 +433,14 @@ def test_inputs_and_outputs_on_the_host_stay_there(
 
 
 @pytest.mark.usefixtures("driver")
+def test_plugins_are_registered_before_an_engine_is_loaded() -> None:
+    trt: Any = stand_in_tensorrt.make("10.9.0.34")
+    clock(trt)
+    words = [words[0] for words in trt.said]
+    assert words.index("init_libnvinfer_plugins") < words.index("Runtime.deserialize_cuda_engine")
+
+
+@pytest.mark.usefixtures("driver")
 def test_an_engine_that_does_not_load_is_an_error() -> None:
     trt = stand_in_tensorrt.make("10.9.0.34")
     with pytest.raises(BuildError, match="cannot be loaded"):

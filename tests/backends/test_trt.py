@@ -15,7 +15,7 @@ import pytest
 
 from qdqtool.backends import BUILDERS
 from qdqtool.backends.native.settings import BuildFailure, strong_of
-from qdqtool.backends.native.worker import build
+from qdqtool.backends.native.worker import build, parse
 from qdqtool.core.protocols import BuildRequest, InputProfile
 from qdqtool.errors import BuildError, MissingPackage, UsageError
 from tests.backends import graphs, stand_in_tensorrt
@@ -209,6 +209,18 @@ def test_a_file_that_is_no_timing_cache_is_refused_and_kept(release: str, tmp_pa
     event = event_of(stand_in_tensorrt.make(release), order(tmp_path, f"--timingCacheFile={path}"))
     assert event["why"] == "the file is not a timing cache of this release"
     assert path.read_bytes() == b"junk"
+
+
+@pytest.mark.parametrize("release", stand_in_tensorrt.RELEASES)
+def test_plugins_are_registered_before_a_model_is_parsed(release: str, tmp_path: Path) -> None:
+    for work in (
+        lambda trt: build(trt, order(tmp_path), lambda event: None),
+        lambda trt: parse(trt, order(tmp_path)),
+    ):
+        trt: Any = stand_in_tensorrt.make(release)
+        work(trt)
+        words = [words[0] for words in trt.said]
+        assert words.index("init_libnvinfer_plugins") < words.index("OnnxParser.parse_from_file")
 
 
 @pytest.mark.parametrize("release", WEAK)

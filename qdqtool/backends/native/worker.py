@@ -25,6 +25,7 @@ from qdqtool.backends.native.settings import (
     place_layers,
     read_timing_cache,
     refused_flag,
+    register_plugins,
     strong_of,
 )
 from qdqtool.errors import InputFileError, of_system
@@ -145,6 +146,7 @@ def build(trt: Any, request: dict[str, Any], tell: Tell) -> dict[str, Any]:
     log = logger_of(trt)
     try:
         builder = _builder(trt, log)
+        register_plugins(trt, log)
         load_plugins(builder, flags)
         network = builder.create_network(network_flags(trt, flags))
         tell({"event": "progress", "phase": "parsing", "percent": 0})
@@ -184,12 +186,15 @@ def parse(trt: Any, request: dict[str, Any]) -> None:
     """Parse a model with TensorRT's ONNX parser, without building an engine.
 
     Raises:
-        BuildFailure: the parser refuses the model.
+        BuildFailure: the parser refuses the model, or a library of plug-ins cannot be loaded.
     """
     log = logger_of(trt)
     try:
         builder = _builder(trt, log)
-        network = builder.create_network(network_flags(trt, parse_flags(request["flags"])))
+        flags = parse_flags(request["flags"])
+        register_plugins(trt, log)
+        load_plugins(builder, flags)
+        network = builder.create_network(network_flags(trt, flags))
         _parse_model(trt, network, log, request["model"])
     except UnicodeDecodeError as error:
         raise _unreadable(error) from error

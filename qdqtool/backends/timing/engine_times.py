@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qdqtool.backends.gpu import LIBRARY
+from qdqtool.backends.native.settings import register_plugins
 from qdqtool.core.protocols import Shape
 from qdqtool.core.tensors import DType, TensorInfo
 from qdqtool.errors import BuildError, MissingPackage, UsageError
@@ -53,6 +54,7 @@ class EngineClock:
         self.measures = f"GPU compute time by CUDA events, TensorRT {trt.__version__}, without transfers"
         self._trt = trt
         self._cuda = Cuda()
+        register_plugins(trt, logger)
         self._runtime = trt.Runtime(logger)
         # Engines built version compatible hold code for the host; nobody gets here without trust in the engine.
         self._runtime.engine_host_code_allowed = True
