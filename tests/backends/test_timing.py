@@ -441,6 +441,14 @@ def test_plugins_are_registered_before_an_engine_is_loaded() -> None:
 
 
 @pytest.mark.usefixtures("driver")
+def test_a_gpu_without_memory_for_an_engine_is_named() -> None:
+    trt: Any = stand_in_tensorrt.make("10.9.0.34")
+    trt.ICudaEngine.plays["create_execution_context"] = lambda self: None
+    with pytest.raises(BuildError, match="memory"):
+        clock(trt)
+
+
+@pytest.mark.usefixtures("driver")
 def test_an_engine_that_does_not_load_is_an_error() -> None:
     trt = stand_in_tensorrt.make("10.9.0.34")
     with pytest.raises(BuildError, match="cannot be loaded"):

@@ -66,6 +66,12 @@ class EngineClock:
                 where=self.name,
             )
         self._context = self._engine.create_execution_context()
+        if self._context is None:
+            raise BuildError(
+                "the engine cannot run: most likely the GPU has too little free memory",
+                fix="end other programs on this GPU, or build the engine for smaller shapes",
+                where=self.name,
+            )
         self._stream = self._cuda.stream()
         self._buffers: dict[str, tuple[int, NDArray[Any]]] = {}
         names = [self._engine.get_tensor_name(index) for index in range(self._engine.num_io_tensors)]
