@@ -230,6 +230,23 @@ def test_two_models_are_timed_on_the_cpu(tmp_path: Path) -> None:
     assert len(compute_times(tmp_path / "s/a.onnx on cpu.times.json")) == 24
 
 
+@pytest.mark.parametrize("candidate", ["model", "engine"])
+@pytest.mark.parametrize("content", [b"", b"junk", b"PK\3\4junk", b"an array", None])
+def test_inputs_that_are_no_npz_file_are_refused(
+    candidate: str, content: bytes | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "in.npz"
+    if content is not None:
+        path.write_bytes(content)
+    if content == b"an array":
+        with path.open("wb") as stream:
+            np.save(stream, np.zeros(3))
+    install(tmp_path, monkeypatch)
+    subject = save(graphs.conv_relu(), tmp_path) if candidate == "model" else plan(tmp_path, "a.plan")
+    with pytest.raises(InputFileError, match=r"cannot be read as \.npz"):
+        measure(TimeRequest(candidates=(subject,), effort=FEW, inputs=path, trust=True))
+
+
 def test_arrays_for_an_input_that_no_model_has_are_refused(tmp_path: Path) -> None:
     np.savez(tmp_path / "in.npz", imput=np.zeros((1, 3, 8, 8), np.float32))
     model = save(graphs.conv_relu(), tmp_path)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean, median
 from typing import TYPE_CHECKING, Any, Literal
+from zipfile import BadZipFile
 
 from qdqtool.backends.flags import Flag
 from qdqtool.backends.plan import EnginePlan, read_plan, require_trust, spell
@@ -212,6 +214,8 @@ def _by_library(
 ) -> tuple[tuple[Series, ...], tuple[LayerProfile, ...]]:
     if request.flags:
         raise UsageError("flags apply to trtexec only", fix="remove --flags, or use --via trtexec")
+    if request.inputs:
+        _load(request.inputs)  # the child process reads it again: an error there would not name the file
     run = EngineRun(
         effort=request.effort,
         shapes=request.shapes,
@@ -299,13 +303,17 @@ _NUMPY = {
 """numpy's names of input types; float32 for all others."""
 
 
+_DAMAGED = (OSError, ValueError, EOFError, TypeError, AttributeError, RuntimeError, BadZipFile, zlib.error)
+"""Exceptions of numpy for files that are damaged or hold a single array."""
+
+
 def _load(path: Path) -> dict[str, NDArray[Any]]:
     import numpy as np
 
     try:
-        with np.load(path, allow_pickle=False) as archive:
+        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as archive:
             return {name: archive[name] for name in archive.files}
-    except (OSError, ValueError, AttributeError) as error:
+    except _DAMAGED as error:
         raise InputFileError(
             f"the file cannot be read as .npz: {error}", fix="save it with numpy.savez", where=str(path)
         ) from error
