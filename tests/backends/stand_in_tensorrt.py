@@ -12,7 +12,7 @@ import enum
 import inspect
 import json
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 API: dict[str, dict[str, Any]] = json.loads(Path(__file__).with_name("tensorrt_api.json").read_text("utf-8"))
@@ -192,6 +192,8 @@ def _behave_around_the_build(module: Any) -> None:
         "get_tensor_shape": lambda self, name: (-1, 3) if name == "x" else (-1, 5),
         "get_tensor_profile_shape": lambda self, name, index: [(1, 3), (4, 3), (8, 3)],
         "get_tensor_location": lambda self, name: module.TensorLocation.DEVICE,
+        "get_tensor_format": lambda self, name: SimpleNamespace(name="LINEAR"),
+        "get_tensor_vectorized_dim": lambda self, name: -1,
     }
 
     def execute(self: Any, stream: int) -> bool:
@@ -236,7 +238,7 @@ class Driver:
         self.memory[address._obj.value] = bytearray(size.value)
 
     def play_cuMemcpyHtoD_v2(self, address: Any, source: Any, size: Any) -> None:
-        self.memory[address.value][:] = ctypes.string_at(source.value, size.value)
+        self.memory[address.value][: size.value] = ctypes.string_at(source.value, size.value)
 
     def play_cuMemcpyDtoH_v2(self, target: Any, address: Any, size: Any) -> None:
         ctypes.memmove(target.value, bytes(self.memory[address.value]), size.value)

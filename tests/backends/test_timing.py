@@ -8,6 +8,7 @@ import lzma
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -447,6 +448,21 @@ def test_inputs_and_outputs_on_the_host_stay_there(
     memory["y"][:] = [5, 6]
     assert made.outputs()["y"].tolist() == [5, 6]
     assert "cuMemAlloc_v2" not in driver.said
+
+
+def test_tensors_in_vectors_of_channels_get_whole_vectors(driver: stand_in_tensorrt.Driver) -> None:
+    """An engine built with --inputIOFormats=fp16:chw32 reads more than the shape says, in another order."""
+    trt = stand_in_tensorrt.make("10.9.0.34")
+    trt.ICudaEngine.plays |= {
+        "get_tensor_format": lambda self, name: SimpleNamespace(name="CHW32" if name == "x" else "LINEAR"),
+        "get_tensor_vectorized_dim": lambda self, name: 1 if name == "x" else -1,
+        "get_tensor_components_per_element": lambda self, name: 32,
+    }
+    trt.IExecutionContext.plays["get_tensor_shape"] = lambda self, name: (4, 3) if name == "x" else (4, 5)
+    made = clock(trt)
+    assert [len(memory) for memory in driver.memory.values()] == [4 * 32 * 4, 4 * 5 * 2]
+    with pytest.raises(UsageError, match="'x' is stored as CHW32"):
+        made.infer({"x": np.zeros((4, 3), np.float32)})
 
 
 @pytest.mark.usefixtures("driver")

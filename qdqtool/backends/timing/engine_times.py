@@ -126,6 +126,8 @@ class EngineClock:
             UsageError: the inputs do not fit, or an output has a type that numpy cannot hold.
             BuildError: the engine failed.
         """
+        for name in (*self._inputs, *self._outputs):
+            self._refuse_vectors(name)
         for name in self._inputs:
             self._bind_input(name, None, feeds[name])
         self._bind_outputs()
@@ -175,6 +177,7 @@ class EngineClock:
             )
         array = self._empty(name, dims)
         if feed is not None:
+            self._refuse_vectors(name)
             if feed.dtype != array.dtype or feed.shape != array.shape:
                 raise UsageError(
                     f"input {name!r} needs type {array.dtype} and shape {array.shape}, not {feed.dtype} and {feed.shape}",
@@ -219,12 +222,34 @@ class EngineClock:
         address, held = self._buffers.get(name, (0, None))
         if self._is_on_host(name):
             address = array.ctypes.data
-        elif held is None or held.nbytes != array.nbytes:
+        elif held is None or held.shape != array.shape:
             if held is not None:
                 self._cuda.free(address)
-            address = self._cuda.allocate(array.nbytes)
+            address = self._cuda.allocate(self._size(name, array))
         self._buffers[name] = (address, array)
         self._context.set_tensor_address(name, address)
+
+    def _size(self, name: str, array: NDArray[Any]) -> int:
+        """Return the size of a tensor on the GPU in bytes. Formats such as CHW32 fill up a dimension to whole vectors."""
+        place = self._engine.get_tensor_vectorized_dim(name)
+        length: int = self._context.get_tensor_shape(name)[place] if place >= 0 else 0
+        if not length:
+            return array.nbytes
+        vector: int = self._engine.get_tensor_components_per_element(name)
+        return array.nbytes // length * -(-length // vector) * vector
+
+    def _refuse_vectors(self, name: str) -> None:
+        """Refuse to exchange values with a tensor whose format is not that of numpy.
+
+        Raises:
+            UsageError: its format is another one.
+        """
+        layout = self._engine.get_tensor_format(name).name
+        if layout != "LINEAR":
+            raise UsageError(
+                f"{name!r} is stored as {layout}, not row by row",
+                fix="build the engine without --inputIOFormats and --outputIOFormats",
+            )
 
     def _enqueue(self) -> None:
         if not self._context.execute_async_v3(self._stream):
