@@ -75,7 +75,7 @@ SIZES = {
 }  # fmt: skip
 ROUNDS_FIRST = re.compile(r"Roun\w*?(?:Fc|Corr)")
 """A generated kernel that rounds its input and multiplies it: nothing shows whether it multiplies integers."""
-VECTOR_PRODUCT = re.compile(r"MulSum(?:Add)?(?:Etc|_|$)")
+VECTOR_PRODUCT = re.compile(r"MulSum(?:Add|Mul)*(?:Etc|_|$)")
 
 
 def kernels(dump: str) -> list[Kernel]:
