@@ -158,7 +158,7 @@ def _explain_forced(node: onnx.NodeProto, opset: int, narrow: Narrow) -> str | N
         return "bodies of control flow are not converted"
     if node.domain not in {"", "ai.onnx"}:
         return "an operator of another domain is not converted"
-    return f"the operator has no {narrow.dtype} form in opset {opset}"
+    return f"ONNX (opset {opset}) or onnxruntime has no {narrow.dtype} form of the operator"
 
 
 def _sentences(conversion: Conversion, narrow: Narrow, *, protected: bool) -> list[str]:
