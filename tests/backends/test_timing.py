@@ -363,6 +363,15 @@ def test_an_engine_of_another_release_is_refused_unless_allowed(
 
 
 @posix
+@pytest.mark.parametrize("flag", ["--iterations=500", "--duration=3", "--warmUp=0", "--loadEngine=e"])
+def test_a_flag_that_the_measurement_sets_is_refused(
+    flag: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(UsageError, match=f"{flag} is set by the measurement"):
+        with_trtexec(8601, tmp_path, monkeypatch, flags=parse_flags([flag]))
+
+
+@posix
 def test_what_trtexec_complains_of_is_in_the_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STAND_IN", "no-inference")
     with pytest.raises(BuildError, match=r"code 1.*Engine deserialization failed"):

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from qdqtool.backends.flags import Flag
 from qdqtool.backends.plan import EnginePlan, run_failure, spell
 from qdqtool.backends.trtexec.program import Program
-from qdqtool.errors import BuildError, InputFileError
+from qdqtool.errors import BuildError, InputFileError, UsageError
 from qdqtool.io import child
 from qdqtool.io.json_files import read_json
 
@@ -39,10 +39,16 @@ class TrtexecClock:
     def __init__(
         self, program: Program, plan: EnginePlan, name: str, flags: tuple[Flag, ...], timeout_s: float
     ) -> None:
+        clash = [str(flag) for flag in flags if flag.name in _FINE]
+        if clash:
+            raise UsageError(
+                f"{', '.join(clash)} is set by the measurement",
+                fix="remove it from --flags; the options --iterations, --rounds, --warm-up and --save set it",
+            )
         program.check(flags)
         self._program = program
         self._plan = plan
-        self._flags = tuple(flag for flag in flags if flag.name not in _FINE)
+        self._flags = flags
         self._timeout_s = timeout_s
         self._warm_up_ms = 0.0
         self.log: tuple[str, ...] = ()
