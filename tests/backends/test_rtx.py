@@ -361,6 +361,7 @@ def test_a_builder_ends_when_its_parent_is_killed(tmp_path: Path) -> None:
 
 def test_a_failed_build_takes_the_engine_of_an_earlier_one_with_it(tmp_path: Path) -> None:
     build(graphs.conv_relu(), tmp_path)
+    (tmp_path / "out/build.json").write_text("{}")
     error_of(BuildError, graphs.non_zero(), tmp_path)
     assert files_in(tmp_path / "out") == ["build.log"]
 

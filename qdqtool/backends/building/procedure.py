@@ -183,8 +183,8 @@ def go_through(
 
     The engine of a portable builder depends on its targets; other engines also depend on the GPU of this machine.
 
-    After an interruption, the folder is unchanged. A failed build leaves its log, and removes the engine of an
-    earlier build, which does not belong to this log.
+    After an interruption, the folder is unchanged. A failed build leaves its log, and removes the files of an
+    earlier build, which do not belong to this log.
 
     Raises:
         QdqError: the build failed; the error comes from `make`.
@@ -202,7 +202,7 @@ def go_through(
         outcome = make(drafts)
         if isinstance(outcome, QdqError):
             publish(drafts, request.folder, [LOG])
-            withdraw(request.folder, [ENGINE, LAYERS])
+            withdraw(request.folder, [ENGINE, LAYERS, "build.json"])
             raise outcome
         publish(drafts, request.folder, [name for name in (outcome.result.layers, LOG, ENGINE) if name])
     if outcome.result.layers is None:
