@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from qdqtool import errors
 from qdqtool.backends.building.failures import last_line
 from qdqtool.backends.native.logger import logger_of
-from qdqtool.backends.plan import MODULES, read_plan, require_trust, run_failure, spell
+from qdqtool.backends.plan import MODULES, child_failure, read_plan, require_trust, run_failure, spell
 from qdqtool.backends.timing.engine_times import EngineClock
 from qdqtool.core.protocols import Feeds
 from qdqtool.core.tensors import DType, TensorInfo
@@ -182,10 +182,9 @@ def main() -> None:
     try:
         trt = importlib.import_module(words["module"])
         serve(EngineClock(trt, logger_of(trt), Path(words["plan"]).read_bytes(), {}, {}), questions, answers)
-    except QdqError as error:
-        write(answers, {"kind": type(error).__name__, "what": error.what, "fix": error.fix})
-    except (ImportError, OSError) as error:
-        write(answers, {"kind": "MissingPackage", "what": str(error), "fix": "see qdqtool doctor"})
+    except (QdqError, ImportError, OSError) as error:
+        failure = error if isinstance(error, QdqError) else child_failure(error)
+        write(answers, {"kind": type(failure).__name__, "what": failure.what, "fix": failure.fix})
 
 
 def serve(engine: EngineClock, questions: IO[bytes], answers: IO[bytes]) -> None:

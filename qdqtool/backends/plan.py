@@ -12,7 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from qdqtool.core.target import packed_release
-from qdqtool.errors import BuildError, InputFileError, UsageError
+from qdqtool.errors import (
+    BuildError,
+    InputFileError,
+    MissingPackage,
+    QdqError,
+    UsageError,
+    of_system,
+)
 from qdqtool.io.files import require_file, unreadable
 
 # --- releases --------------------------------------------------------------------------------------------------------
@@ -105,6 +112,12 @@ def require_trust(trust: bool, path: Path) -> None:
             fix="pass --trust only if you built the engine or you trust its author",
             where=str(path),
         )
+
+
+def child_failure(error: ImportError | OSError) -> QdqError:
+    """Return the error for an exception in a process that loads engines: a fault of the system, or no library."""
+    fault = of_system(error) if isinstance(error, OSError) else None
+    return fault or MissingPackage(str(error), fix="see qdqtool doctor")
 
 
 def run_failure(

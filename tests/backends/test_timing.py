@@ -6,7 +6,9 @@ import ctypes
 import json
 import lzma
 import os
+import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -24,7 +26,7 @@ from qdqtool.backends.timing.engine_times import EngineClock
 from qdqtool.backends.timing.measure import TimeRequest, Timing, measure
 from qdqtool.backends.timing.series import Effort, Series, judge, spell_file, summarize, take_turns
 from qdqtool.backends.timing.trtexec_times import compute_times, layer_times, raw_name, spell_times
-from qdqtool.errors import BuildError, InputFileError, MissingPackage, UsageError
+from qdqtool.errors import BuildError, InputFileError, MissingPackage, SystemFault, UsageError
 from tests.backends import graphs, stand_in_tensorrt, stand_in_trtexec
 from tests.models import save
 from tests.shared import shared
@@ -534,6 +536,16 @@ def test_engines_are_timed_by_a_child_that_loads_the_library(
         ("relu", 0.25),
     ]
     assert "b.plan.y.output.4.5.Half.raw" in {path.name for path in (tmp_path / "s").iterdir()}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="has another limit for names of files")
+def test_a_fault_of_the_system_in_the_child_is_no_missing_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(tmp_path, monkeypatch)
+    request = TimeRequest(candidates=(plan(tmp_path, "a" * 240),), effort=FEW, trust=True, via="trt")
+    with pytest.raises(SystemFault):
+        measure(replace(request, save=tmp_path / "s"))
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import numpy as np
 from qdqtool import errors
 from qdqtool.backends.building.failures import last_line
 from qdqtool.backends.native.logger import logger_of
-from qdqtool.backends.plan import MODULES, EnginePlan, run_failure
+from qdqtool.backends.plan import MODULES, EnginePlan, child_failure, run_failure
 from qdqtool.backends.timing.engine_times import EngineClock
 from qdqtool.backends.timing.series import Effort, OnTurn, Series, distinct_names, spell_file, take_turns
 from qdqtool.backends.timing.trtexec_times import raw_name
@@ -119,10 +119,9 @@ def main() -> None:
     request, tell = meet()
     try:
         tell({"event": "timed", **measure(importlib.import_module(request["module"]), request, tell)})
-    except QdqError as error:
-        tell({"event": "failed", "kind": type(error).__name__, "what": error.what, "fix": error.fix})
-    except (ImportError, OSError) as error:
-        tell({"event": "failed", "kind": "MissingPackage", "what": str(error), "fix": "see qdqtool doctor"})
+    except (QdqError, ImportError, OSError) as error:
+        failure = error if isinstance(error, QdqError) else child_failure(error)
+        tell({"event": "failed", "kind": type(failure).__name__, "what": failure.what, "fix": failure.fix})
 
 
 def measure(trt: Any, request: dict[str, Any], tell: Tell) -> dict[str, Any]:
