@@ -39,7 +39,7 @@ from qdqtool.core.buildlog import BuildLog, LogRun
 from qdqtool.core.difference import EngineDiff, LogDiff
 from qdqtool.core.engine import Engine
 from qdqtool.core.findings import Audit
-from qdqtool.core.kinds import BUILD, PLACEMENT
+from qdqtool.core.kinds import AUDIT, BUILD, PLACEMENT
 from qdqtool.core.placement import Placement
 from qdqtool.core.protocols import Builder
 from qdqtool.core.recipe import Recipe
@@ -56,6 +56,7 @@ from qdqtool.pipeline.autofix.run import fix as search_fixes
 from qdqtool.pipeline.autofix.run import recipe_of as recipe_beside
 from qdqtool.pipeline.autofix.search import Bounds
 from qdqtool.pipeline.building import build_engine, build_request
+from qdqtool.pipeline.costs import with_recorded
 from qdqtool.pipeline.engine_files import engine_of, log_of
 from qdqtool.pipeline.random_shapes import shapes_of
 
@@ -277,7 +278,9 @@ def _audited_folder(folder: Path, ignore: tuple[str, ...]) -> Audit:
         targets=built.targets,
     )
     runs = read_log(folder / built.log).runs
-    return examine(replace(scene, log=runs[-1] if runs else None, log_file=built.log), ignore=ignore)
+    result = examine(replace(scene, log=runs[-1] if runs else None, log_file=built.log), ignore=ignore)
+    recorded = folder / "findings.json"
+    return with_recorded(result, AUDIT.read(recorded), ignore) if recorded.is_file() else result
 
 
 def _log_of(engine: BuiltEngine) -> BuildLog:

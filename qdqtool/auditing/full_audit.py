@@ -11,6 +11,7 @@ from difflib import get_close_matches
 from qdqtool.auditing.context import AuditContext, Check, RawFinding, stage
 from qdqtool.core.advice import adjust_severity, format_fix, promises
 from qdqtool.core.buildlog import LogRun
+from qdqtool.core.calibration import LOST_CHANNELS
 from qdqtool.core.claims import of_reason
 from qdqtool.core.engine import Certainty, Engine, EngineLayer
 from qdqtool.core.events import ComputeNode
@@ -83,7 +84,7 @@ def check_ignored(ignore: Iterable[str]) -> None:
     """
     if not ignore:
         return
-    checks = known_checks()
+    checks = (*known_checks(), *LOST_CHANNELS)
     for word in waivers(ignore):
         if word not in checks:
             close = get_close_matches(word, checks, n=1)

@@ -7,7 +7,7 @@ GPU, and for large models, only the number of quantized nodes is said, which fol
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -15,11 +15,12 @@ from typing import Final, TypeVar
 
 import numpy as np
 
+from qdqtool.auditing.full_audit import with_findings
 from qdqtool.backends.gpu import gpus
 from qdqtool.backends.timing.measure import TimeRequest, measure
 from qdqtool.calibration.table import groups
 from qdqtool.core.advice import promises, settings_in
-from qdqtool.core.calibration import CalibrationTable, TensorRange
+from qdqtool.core.calibration import LOST_CHANNELS, CalibrationTable, TensorRange
 from qdqtool.core.claims import ADDS_A_KERNEL, IS_KEPT, RUNS_THEN, Assertion, Claim, Part
 from qdqtool.core.engine import Engine
 from qdqtool.core.explore import Device, EngineView
@@ -446,22 +447,30 @@ def _with_effects(audit: Audit, effects: Mapping[str, _SettingEffect]) -> Audit:
     )
 
 
-def with_recorded_costs(audit: Audit, recorded: Audit) -> Audit:
-    """Return the audit of a run folder with the costs that the run recorded in `findings.json`."""
-    verdicts = {entry.node: entry for entry in recorded.verdicts}
-    findings = {(entry.code, entry.subject): entry for entry in recorded.findings}
-    return replace(
+def with_recorded(audit: Audit, recorded: Audit, ignore: tuple[str, ...] = ()) -> Audit:
+    """Return the audit of a run folder with the costs, and the findings about ranges, that the run recorded."""
+    verdicts: dict[object, list[NodeVerdict]] = {}
+    findings: dict[object, list[Finding]] = {}
+    for verdict in recorded.verdicts:
+        verdicts.setdefault(verdict.node, []).append(verdict)
+    for finding in recorded.findings:
+        findings.setdefault((finding.code, finding.subject), []).append(finding)
+    costed = replace(
         audit,
-        verdicts=tuple(_recorded(entry, verdicts.get(entry.node)) for entry in audit.verdicts),
+        verdicts=tuple(_recorded(entry, verdicts.get(entry.node, [])) for entry in audit.verdicts),
         findings=tuple(
-            _recorded(entry, findings.get((entry.code, entry.subject))) for entry in audit.findings
+            _recorded(entry, findings.get((entry.code, entry.subject), [])) for entry in audit.findings
         ),
     )
+    ranges = tuple(entry for entry in recorded.findings if entry.code == LOST_CHANNELS[0])
+    return with_findings(costed, ranges, ignore)
 
 
-def _recorded(entry: _Entry, recorded: _Entry | None) -> _Entry:
+def _recorded(entry: _Entry, recorded: Sequence[_Entry]) -> _Entry:
+    """Return the recorded entry with the settings of this entry, the entry with its reason first; else the entry itself."""
     settings = settings_in(entry.fix)
-    return recorded if recorded is not None and settings and settings_in(recorded.fix) == settings else entry
+    alike = [each for each in recorded if settings and settings_in(each.fix) == settings]
+    return max(alike, key=lambda each: each.reason.startswith(entry.reason), default=entry)
 
 
 def lacks_costs(audit: Audit) -> bool:

@@ -9,17 +9,26 @@ from pathlib import Path
 
 import pytest
 
+from qdqtool.api.engines import audit as api_audit
 from qdqtool.cli.app import run
 from qdqtool.core.advice import settings_in
-from qdqtool.core.calibration import CalibrationTable, NodeShift
-from qdqtool.core.findings import Audit, KernelCounts
+from qdqtool.core.calibration import LOST_CHANNELS, CalibrationTable, NodeShift
+from qdqtool.core.findings import Audit, Finding, KernelCounts, Severity
+from qdqtool.core.kinds import AUDIT
 from qdqtool.core.protocols import BuildRequest
 from qdqtool.core.recipe import PrepareOptions, Recipe
 from qdqtool.core.tensors import DType
 from qdqtool.errors import UsageError
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.preparation.prepare import prepare
-from qdqtool.pipeline.costs import FixCosts, SettingCost, _complete_ranges, describe_difference, saves_nothing
+from qdqtool.pipeline.costs import (
+    FixCosts,
+    SettingCost,
+    _complete_ranges,
+    describe_difference,
+    saves_nothing,
+    with_recorded,
+)
 from qdqtool.pipeline.recipes import change_recipe
 from qdqtool.pipeline.recipes import load as load_recipe
 from qdqtool.pipeline.request import NullProgress, RunContext, RunFolder, RunRequest
@@ -218,9 +227,27 @@ def test_an_audit_of_a_run_folder_prints_the_costs_of_the_run(tmp_path: Path, ca
     costly = {entry["fix"] for entry in recorded["findings"] if settings_in(entry["fix"])}
     assert costly
     assert {entry["fix"] for entry in audit["findings"] if settings_in(entry["fix"])} == costly
+    assert api_audit(tmp_path / "run").findings == AUDIT.read(tmp_path / "run" / "findings.json").findings
     # layers of another file are not those of the run: their costs are unknown, and the audit says where they come from
     assert run(["audit", str(tmp_path / "run"), "--layers", str(tmp_path / "run" / "layers.json")]) == 0
     assert "note: costs of settings: `qdqtool run` builds and prints them" in capsys.readouterr().out
+
+
+def test_recorded_costs_are_those_of_the_finding_with_this_reason() -> None:
+    fix = "set --set place.min_channels=0"
+    first, second = (
+        Finding(code="QDQ1", check="a", severity=Severity.INFO, subject="conv", reason=reason, fix=fix)
+        for reason in ("one branch", "another branch")
+    )
+    ranges = replace(first, code=LOST_CHANNELS[0], check=LOST_CHANNELS[1])
+    counts = KernelCounts(
+        kernels=1, compute=1, qdq=0, activation_bytes_dumped=None, activation_bytes_fused=None
+    )
+    found = Audit(verdicts=(), findings=(first, second), counts=counts)
+    costly = tuple(replace(entry, fix=f"{fix} (built: {entry.reason})") for entry in found.findings)
+    recorded = replace(found, findings=(*costly, ranges))
+    assert with_recorded(found, recorded).findings == (ranges, *costly)
+    assert with_recorded(found, recorded, LOST_CHANNELS[:1]).findings == costly
 
 
 def test_a_large_model_says_why_it_has_no_costs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

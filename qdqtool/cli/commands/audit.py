@@ -99,7 +99,7 @@ def audit(
     from qdqtool.core.kinds import AUDIT
     from qdqtool.graph.provenance import origin
     from qdqtool.io.escaping import printable
-    from qdqtool.pipeline.costs import with_recorded_costs
+    from qdqtool.pipeline.costs import with_recorded
 
     check_limit(fail_on)
     check_form(form)
@@ -117,7 +117,7 @@ def audit(
     material = gather(arguments)
     result = examine(material, ignore=tuple(ignore or ()))
     if arguments == AuditArguments(subject=subject) and (subject / _RECORDED).is_file():
-        result = with_recorded_costs(result, AUDIT.read(subject / _RECORDED))
+        result = with_recorded(result, AUDIT.read(subject / _RECORDED), tuple(ignore or ()))
     if baseline is not None:
         result = without_known(result, AUDIT.read(baseline))
     if form == "text" and not as_json:
