@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from qdqtool.cli.screen import stderr
-from qdqtool.core.comparison import Comparison
+from qdqtool.core.comparison import Comparison, exceeds
 from qdqtool.core.findings import Finding, NodeVerdict, Severity
 from qdqtool.core.recipe import Recipe
 from qdqtool.core.report import VERDICTS, Report, is_judged
@@ -60,7 +60,7 @@ def accuracy_missed(comparison: Comparison | None, limit: float | None) -> list[
     if limit is None or task is None:
         return []
     drop = task.reference - task.candidate
-    return [f"{task.metric} fell by {drop:.2f} points, allowed: {limit:g}"] if drop > limit else []
+    return [f"{task.metric} fell by {drop:.2f} points, allowed: {limit:g}"] if exceeds(drop, limit) else []
 
 
 def check_limit(limit: str, *, judged: bool = False) -> None:

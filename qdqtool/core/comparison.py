@@ -281,14 +281,19 @@ def _of_task(task: TaskAccuracy) -> tuple[Severity | None, str]:
     name = "the share of boxes that both find" if task.metric == BOXES else metric(task.metric)
     words = f"{name} falls from {task.reference:.1f} to {task.candidate:.1f} {task.unit}"
     noticeable, large = compute_allowance(task)
-    if drop > large:
+    if exceeds(drop, large):
         return (Severity.ERROR if task.high is not None and task.high < -large else Severity.WARNING), words
-    return (Severity.WARNING if is_real and drop > noticeable else None), words
+    return (Severity.WARNING if is_real and exceeds(drop, noticeable) else None), words
 
 
 def compute_allowance(task: TaskAccuracy) -> tuple[float, float]:
     """Return the loss of a task metric that is tolerated, and the loss that is an error, in points."""
     return (BOX_POINTS, MANY_BOX_POINTS) if task.metric in _OF_BOXES else (POINTS, MANY_POINTS)
+
+
+def exceeds(drop: float, limit: float) -> bool:
+    """Return True if a loss in points is above the limit by more than the rounding of a difference of percentages."""
+    return drop > limit + 1e-9
 
 
 def decisive(comparison: Comparison) -> tuple[TaskAccuracy, ...]:

@@ -13,6 +13,7 @@ from qdqtool.core.comparison import (
     TaskAccuracy,
     compute_allowance,
     decisive,
+    exceeds,
     loss,
     sqnr,
 )
@@ -238,12 +239,12 @@ def _of_task(task: TaskAccuracy, limit: float | None) -> Reply:
         return Reply(state="unknown", evidence=f"{text}: too few samples for an interval", settle=_MORE)
     noticeable, large = compute_allowance(task)
     most = large if limit is None else limit
-    if task.high < -most:
+    if exceeds(-task.high, most):
         return Reply(state="no", evidence=f"{text}: more than {most:g} points are lost")
-    if limit is not None and task.low >= -limit:
+    if limit is not None and not exceeds(-task.low, limit):
         return Reply(state="yes", evidence=f"{text}: within the limit of {limit:g} points")
-    if limit is None and task.low >= -large:
-        if task.reference - task.candidate <= noticeable:
+    if limit is None and not exceeds(-task.low, large):
+        if not exceeds(task.reference - task.candidate, noticeable):
             return Reply(state="yes", evidence=text)
         lost = Command("run", ("--max-drop", f"{-task.low:.1f}"))
         return Reply(state="unknown", evidence=f"{text}: no limit for the loss was given", settle=lost)

@@ -15,6 +15,7 @@ from qdqtool.core.comparison import (
     OutputComparison,
     PartComparison,
     TaskAccuracy,
+    exceeds,
 )
 from qdqtool.core.findings import Severity
 from qdqtool.core.report import TITLES, Report, RunVerdict, Summary, Worth
@@ -364,7 +365,7 @@ def _others(
     if limit["max_drop"] is None or task is None or worst is None:
         return
     worst += _drop(task) - _drop(chosen["task"])
-    if worst <= limit["max_drop"]:
+    if not exceeds(worst, limit["max_drop"]):
         yield "", f"other samples lose at most {max(0.0, worst):.2f} points {sure}"
     else:
         yield "", f"other samples may lose up to {worst:.1f} points {sure}: {_would_do(limit)}"

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from qdqtool.cli.app import run as cli
+from qdqtool.cli.verdict import accuracy_missed
 from qdqtool.core.advice import settings_in
 from qdqtool.core.comparison import Comparison, TaskAccuracy
 from qdqtool.core.kinds import BUILD, CALIBRATION, LIMIT, SENSITIVITY
@@ -264,3 +265,23 @@ def test_a_set_that_was_not_enough_does_not_meet_the_limit_of_the_next_search() 
     lossy = replace(chosen, task=replace(task, candidate=99.6))
     assert _tighten_limit(Limit(max_drop=0.5), lacking, lossy) == Limit(max_drop=0.0)
     assert _tighten_limit(Limit(min_sqnr=19.0), Limit(min_sqnr=1.0), chosen) == Limit(min_sqnr=20.0)
+
+
+@pytest.mark.parametrize("lost", range(1, 8))
+def test_a_loss_of_as_many_samples_as_the_limit_allows_keeps_it(lost: int) -> None:
+    """100 * a / n - 100 * b / n is often a little more than 100 * (a - b) / n."""
+    for samples in (7, 49, 300, 1000):
+        for right in range(lost, samples + 1, 3):
+            shares = [100 * count / samples for count in (right, right - lost)]
+            task = TaskAccuracy(
+                metric="top1", unit="%", reference=shares[0], candidate=shares[1], samples=samples
+            )
+            comparison = Comparison(
+                reference="a", candidate="b", samples=samples, meaningful=True, outputs=(), task=(task,)
+            )
+            chosen = FloatSet(kept=(), sqnr_db=None, task=task, int8_nodes=1, total_nodes=1)
+            limit = Limit(max_drop=100 * lost / samples)
+            assert limit.is_met(chosen)
+            assert accuracy_missed(comparison, limit.max_drop) == []
+            strict = Limit(max_drop=100 * (lost - 0.5) / samples)
+            assert not strict.is_met(chosen)

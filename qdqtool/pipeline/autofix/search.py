@@ -18,6 +18,7 @@ from time import monotonic
 
 from qdqtool.auditing.context import ENGINE, AuditContext
 from qdqtool.core.advice import is_worth_trying, settings_in
+from qdqtool.core.comparison import exceeds
 from qdqtool.core.findings import Audit, Finding
 from qdqtool.core.fixes import FixOutcome, FixTrial, SlotEdit, TimeGain
 from qdqtool.core.placement import Slot
@@ -341,7 +342,7 @@ class FixSearch:
         comparison, noise = self._builder.compare(built.model)
         _, value = score(comparison)
         drop = 0.0 if isinf(value) else self.first_accuracy - value
-        if drop > self._bounds.max_drop:
+        if exceeds(drop, self._bounds.max_drop):
             loss = f"{self.metric} would fall from {self.first_accuracy:.4g} to {value:.4g}"
             self._split(group, f"{loss}, allowed: {self._bounds.max_drop:g}", built)
             return

@@ -30,7 +30,7 @@ from statistics import NormalDist
 
 import numpy as np
 
-from qdqtool.core.comparison import Comparison
+from qdqtool.core.comparison import Comparison, exceeds
 from qdqtool.core.evidence import largest_loss, largest_loss_of, paired_interval, record_gain
 from qdqtool.core.protocols import SampleSource
 from qdqtool.core.sensitivity import FloatLimit, FloatSet
@@ -62,7 +62,7 @@ class Limit:
         quiet = self.min_sqnr is None or float_set.sqnr_db is None or float_set.sqnr_db >= self.min_sqnr
         right = self.max_drop is None or (
             float_set.task is not None
-            and float_set.task.reference - float_set.task.candidate <= self.max_drop
+            and not exceeds(float_set.task.reference - float_set.task.candidate, self.max_drop)
         )
         return quiet and right and self._is_likely(float_set)
 
@@ -82,10 +82,8 @@ class Limit:
             return False
         if self.max_drop is None or float_set.worst_drop is None or float_set.task is None:
             return True
-        return (
-            float_set.worst_drop
-            <= max(self.max_drop, smallest_confirmable_drop(float_set.task.samples, self.confidence)) + 1e-9
-        )
+        least = smallest_confirmable_drop(float_set.task.samples, self.confidence)
+        return not exceeds(float_set.worst_drop, max(self.max_drop, least))
 
     def enough(self, runs: Sequence[SampleRun]) -> int | None:
         """Return the number of samples needed to confirm `max_drop` at this confidence; None if no number is enough."""
@@ -121,14 +119,14 @@ class Limit:
             return False
         hit_counts = [run.hits[1] for run in runs if run.hits is not None]
         least = sum(left for left, _ in hits) - (sum(hit_counts) + len(hits) - len(hit_counts))
-        if 100 * least / len(hits) > self.max_drop + 1e-9:
+        if exceeds(100 * least / len(hits), self.max_drop):
             return True
         if not self.confidence:
             return False
         # gains of other samples would enlarge the sum of squares, so they are excluded
         squares = float((losses_of(runs) ** 2).sum())
         worst = 100 * largest_loss_of(least, squares, len(hits), self.confidence)
-        return worst > max(self.max_drop, smallest_confirmable_drop(len(hits), self.confidence)) + 1e-9
+        return exceeds(worst, max(self.max_drop, smallest_confirmable_drop(len(hits), self.confidence)))
 
     def check(self, whole: SubsetOutcome) -> None:
         """Raise an error if the comparison did not measure the limited quantity.

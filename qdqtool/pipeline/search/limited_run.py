@@ -15,7 +15,7 @@ from dataclasses import asdict, replace
 from typing import Final
 
 from qdqtool.accuracy.tokens import token_input
-from qdqtool.core.comparison import Comparison
+from qdqtool.core.comparison import Comparison, exceeds
 from qdqtool.core.kinds import CALIBRATION, LIMIT
 from qdqtool.core.recipe import AccuracyOptions, Recipe
 from qdqtool.core.report import Report
@@ -157,9 +157,8 @@ def _lacking(report: Report, limit: Limit) -> Limit:
     comparison = report.comparison
     task = comparison.task[0] if comparison and comparison.task else None
     noise = comparison.sqnr if comparison else None
-    points = (
-        0.0 if limit.max_drop is None or task is None else task.reference - task.candidate - limit.max_drop
-    )
+    drop = 0.0 if task is None else task.reference - task.candidate
+    points = 0.0 if limit.max_drop is None or not exceeds(drop, limit.max_drop) else drop - limit.max_drop
     level = 0.0 if limit.min_sqnr is None or noise is None else limit.min_sqnr - noise.sqnr_db
     return Limit(max_drop=max(0.0, points), min_sqnr=max(0.0, level))
 
