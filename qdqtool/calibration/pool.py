@@ -11,7 +11,7 @@ from math import prod
 from pathlib import Path
 from shutil import rmtree
 from tempfile import mkdtemp
-from threading import Condition, Lock
+from threading import Condition, Event, Lock
 from typing import TYPE_CHECKING, Any, Final
 from weakref import finalize
 
@@ -188,7 +188,6 @@ class CollectorPool:
         self.digest = (self._probe.digest() if self._probe else "") if identify else None
         self._session: Any = None
         self._lock = Lock()
-        self._stopped = False
 
     def run(self, work: Iterator[Batch], on_done: Callable[[int], None]) -> dict[str, Histogram]:
         """Run all batches and return their merged histograms. `on_done` gets the size of each finished batch.
@@ -197,14 +196,16 @@ class CollectorPool:
             InputFileError: the model fails on a sample, or a tensor holds NaN or Inf.
         """
         self._open()
+        stopped = Event()  # of this run: the pool runs again after an error
         with ThreadPoolExecutor(self.workers, thread_name_prefix="collect") as pool:
-            futures = [pool.submit(self._work, work, on_done) for _ in range(self.workers)]
+            futures = [pool.submit(self._work, work, on_done, stopped) for _ in range(self.workers)]
             try:
                 wait(futures, return_when=FIRST_EXCEPTION)
             except BaseException:
-                self._stopped = True
+                stopped.set()
                 raise
-            self._stopped = any(future.done() and future.exception() for future in futures)
+            if any(future.done() and future.exception() for future in futures):
+                stopped.set()
         return merge_histograms(future.result() for future in futures)
 
     def look(self, batch: Feeds) -> None:
@@ -225,16 +226,19 @@ class CollectorPool:
 
     def _open(self) -> None:
         """Open the session if tensors must be fetched; as late as possible, so that the caller can free the model before."""
-        if self._probe is None or self._session is not None:
-            return
-        self._session = open_collecting(self._probe.file, self.threads, self._probe.home)
-        self._probe.remove()
+        with self._lock:
+            if self._probe is None or self._session is not None:
+                return
+            self._session = open_collecting(self._probe.file, self.threads, self._probe.home)
+            self._probe.remove()
 
-    def _work(self, work: Iterator[Batch], on_done: Callable[[int], None]) -> dict[str, Histogram]:
+    def _work(
+        self, work: Iterator[Batch], on_done: Callable[[int], None], stopped: Event
+    ) -> dict[str, Histogram]:
         fetcher = None if self._session is None else Fetcher(self._session, self._returned)
         tallies = {name: Tally() for name in (*self._fed, *self._fetched)}
         lanes = scratch()
-        while not self._stopped:
+        while not stopped.is_set():
             with self._lock:
                 batch = next(work, None)
             if batch is None:

@@ -16,6 +16,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from threading import Lock
 from typing import Any, Final
 
 from qdqtool.calibration.collect import Collection, OnProgress
@@ -135,16 +136,18 @@ def _check_place(request: CalibrationRequest, expected: Mapping[str, str]) -> No
 def _open_collection(request: CalibrationRequest, options: CollectOptions) -> _Opened:
     """Open the histogram collection of a request. A worker keeps its last collection open."""
     key = repr((request, options))
-    if key not in _kept_open:
-        job = Calibration(request)
-        collection = job.collection(options)
-        _kept_open.clear()
-        _kept_open[key] = (collection, len(job.samples), collection.identity())
-    return _kept_open[key]
+    with _opening:  # a worker may have several threads
+        if key not in _kept_open:
+            job = Calibration(request)
+            collection = job.collection(options)
+            _kept_open.clear()
+            _kept_open[key] = (collection, len(job.samples), collection.identity())
+        return _kept_open[key]
 
 
 _Opened = tuple[Collection, int, dict[str, str]]
 _kept_open: dict[str, _Opened] = {}
+_opening = Lock()
 
 
 def _compute_shards(

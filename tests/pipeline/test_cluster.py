@@ -9,7 +9,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext, suppress
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,7 +21,7 @@ import pytest
 
 from qdqtool.calibration.histograms import Histograms, Span, load_histograms, releases
 from qdqtool.calibration.pool import CollectOptions
-from qdqtool.core.recipe import Recipe
+from qdqtool.core.recipe import PlacementOptions, Recipe
 from qdqtool.errors import InputFileError, MissingPackage, SystemFault, UsageError
 from qdqtool.pipeline import cluster
 from qdqtool.pipeline.calibration import Calibration, CalibrationRequest
@@ -40,6 +42,39 @@ def test_a_worker_runs_its_shard(order: CalibrationRequest) -> None:
     found = collect_shard(order, CollectOptions(), FIRST, releases())
     assert (found.samples, found.span) == (2, Span(shard=0, shards=2, total=3, done=2))
     assert found.identity
+
+
+def test_a_shard_that_fails_fails_again(order: CalibrationRequest, tmp_path: Path) -> None:
+    """Dask runs a failed shard again on the same worker, which has the model open."""
+    sketch = models.Sketch()
+    x = sketch.node("Log", [sketch.input("x", ["N", 4])], "log_y", name="log")
+    sketch.output(sketch.node("MatMul", [x, sketch.weight("w", 4, 64)], "y", name="mm"), ["N", 64])
+    np.savez(tmp_path / "s.npz", x=np.array([[1, 2, 3, 4], [2, 2, 2, 2], [1, -2, 0, 4]], np.float32))
+    asked = replace(
+        order,
+        model=models.save(sketch.model(), tmp_path, "log.onnx"),
+        recipe=Recipe(place=PlacementOptions(skip_rules=("gemv", "narrow"))),
+    )
+    for _ in range(2):
+        with pytest.raises(InputFileError, match="holds 2 NaN or Inf"):
+            collect_shard(asked, CollectOptions(), FIRST, releases())
+    assert collect_shard(asked, CollectOptions(), replace(FIRST, shard=1), releases()).samples == 1
+
+
+def test_threads_of_a_worker_open_a_model_once(
+    order: CalibrationRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[object] = []
+    calibration = cluster.Calibration
+    monkeypatch.setattr(cluster, "_kept_open", {})
+    monkeypatch.setattr(
+        cluster, "Calibration", lambda request: opened.append(request) or calibration(request)
+    )
+    with ThreadPoolExecutor(4) as pool:
+        spans = [Span(shard=shard, shards=4) for shard in range(4)]
+        futures = [pool.submit(collect_shard, order, CollectOptions(), span, releases()) for span in spans]
+        assert sum(future.result().samples for future in futures) == 3
+    assert len(opened) == 1
 
 
 @pytest.mark.parametrize(("count", "parts"), [(3, 1), (24, 3), (25, 3)])
