@@ -16,9 +16,11 @@ from typing import Any
 
 import pytest
 
-from qdqtool.core.recipe import SweepOptions
+from qdqtool.core.recipe import Recipe, SweepOptions
 from qdqtool.errors import BuildError
+from qdqtool.pipeline.request import RunRequest
 from qdqtool.pipeline.sweep import run, study
+from qdqtool.pipeline.sweep.context import SweepRequest
 from qdqtool.pipeline.sweep.space import Space
 from qdqtool.pipeline.sweep.storage import Storage
 from qdqtool.pipeline.sweep.study import Study, TrialWatch
@@ -291,3 +293,29 @@ def test_workers_that_finish_their_rankings_at_the_same_instant_agree(shared: St
 def test_an_empty_agreement_is_one_too(shared: Study) -> None:
     assert shared.agreed("reference ms", list) == []
     assert shared.agreed("reference ms", lambda: ["1.5"]) == []
+
+
+@pytest.mark.parametrize(
+    ("address", "file"),
+    [
+        ("sqlite:///study.db", "study.db"),
+        ("sqlite:///a/b.db?timeout=3", "a/b.db"),
+        ("sqlite:////tmp/study.db", ""),
+        ("sqlite:///:memory:", ""),
+        ("postgresql://me:word@host/study", ""),
+    ],
+)
+def test_workers_in_other_folders_use_the_same_file(
+    address: str, file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    base = RunRequest(
+        model=Path("m.onnx"),
+        recipe=Recipe(),
+        samples="random:1",
+        eval_samples=None,
+        labels=None,
+        out=Path("o"),
+    )
+    sent = run._absolute(SweepRequest(base=base, storage=address))
+    assert sent.storage == (address.replace(file, f"{tmp_path}/{file}") if file else address)

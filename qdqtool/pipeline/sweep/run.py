@@ -39,7 +39,7 @@ from qdqtool.pipeline.sweep.front import assemble, limit_of
 from qdqtool.pipeline.sweep.front import pick as choose
 from qdqtool.pipeline.sweep.slower import PatternsOf, TrialEdits
 from qdqtool.pipeline.sweep.space import Space, groups_of
-from qdqtool.pipeline.sweep.storage import Storage, StorageLost, guard_rows
+from qdqtool.pipeline.sweep.storage import Storage, StorageLost, absolute_address, guard_rows
 from qdqtool.pipeline.sweep.study import Study
 from qdqtool.runtime.session import on_device
 
@@ -117,7 +117,11 @@ def _absolute(request: SweepRequest) -> SweepRequest:
     recipe = request.recipe
     is_file = recipe is not None and Path(recipe).is_file()
     return replace(
-        request, base=base, recipe=str(Path(recipe or "").resolve()) if is_file else recipe, cluster=""
+        request,
+        base=base,
+        recipe=str(Path(recipe or "").resolve()) if is_file else recipe,
+        storage=absolute_address(request.storage),
+        cluster="",
     )
 
 

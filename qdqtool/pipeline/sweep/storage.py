@@ -144,6 +144,12 @@ class Storage:
         self.opened.engine.dispose()
 
 
+def absolute_address(url: str) -> str:
+    """Return the address of a study; the path of a SQLite file becomes absolute, for processes in other folders."""
+    file = re.fullmatch(r"(sqlite(?:\+\w+)?:///)(?!:memory:|file:)([^?]+)(.*)", url)
+    return url if file is None else f"{file[1]}{Path(file[2]).absolute().as_posix()}{file[3]}"
+
+
 def _make_whole(url: str) -> None:
     """Create a new SQLite file with all tables under a temporary name, then rename it.
 
