@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import getpass
 import json
+import os
 import shutil
 import socket
 import subprocess
 import time
+import tracemalloc
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import onnx
 import pytest
@@ -19,6 +21,7 @@ import pytest
 from qdqtool.cli.app import run as cli
 from qdqtool.core.kinds import FIXES
 from qdqtool.errors import BuildError, InputFileError, MissingPackage, UsageError
+from qdqtool.pipeline.sweep import elsewhere
 from qdqtool.pipeline.sweep.elsewhere import (
     SCRIPT,
     Host,
@@ -472,3 +475,23 @@ def test_fixes_are_chosen_by_the_times_of_a_host(
     why = next(trial.why for trial in report.trials if trial.subject == "c2")
     assert why.startswith(f"no difference shown on {server.word}: ")
     shutil.rmtree(server.home / ".cache")
+
+
+def test_models_are_not_packed_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    size = 32 << 20
+    (tmp_path / "0001.onnx").write_bytes(bytes(size))
+    sent: list[int] = []
+
+    def ran(
+        _: Host, command: list[str], piped: IO[bytes] | None = None, *, quiet: bool = False
+    ) -> subprocess.CompletedProcess[bytes]:
+        if piped is not None:
+            sent.append(piped.seek(0, os.SEEK_END))
+        return subprocess.CompletedProcess(command, int(quiet), b"{}", b"")
+
+    monkeypatch.setattr(elsewhere, "_ran", ran)
+    tracemalloc.start()
+    elsewhere.time_on(Host(word="ssh://a", target="a"), tmp_path)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert sent[0] > size > 4 * peak

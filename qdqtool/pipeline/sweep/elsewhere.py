@@ -6,7 +6,6 @@ The script (`time_trials.py`) needs only Python and trtexec.
 from __future__ import annotations
 
 import hashlib
-import io
 import math
 import re
 import shlex
@@ -19,7 +18,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
-from typing import Any, Final
+from tempfile import TemporaryFile
+from typing import IO, Any, Final
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -188,11 +188,12 @@ def time_on(
     place = f"{_HOME}/{_digest(folder)[:_SHORT]}"
     if _ran(host, host.command(f"test -f {place}/.sent"), quiet=True).returncode:
         send = f"mkdir -p {place} && tar -x -C {place} && touch {place}/.sent"
-        packed = io.BytesIO()
-        with tarfile.open(fileobj=packed, mode="w") as archive:
-            for path in _files(folder):
-                archive.add(path, path.name)
-        _check(host, _ran(host, host.command(send), packed.getvalue()))
+        with TemporaryFile() as packed:  # all models may need more than the memory
+            with tarfile.open(fileobj=packed, mode="w") as archive:
+                for path in _files(folder):
+                    archive.add(path, path.name)
+            packed.seek(0)
+            _check(host, _ran(host, host.command(send), packed))
     _check(host, _ran(host, host.command(f"python3 {place}/{SCRIPT} {shlex.join(program)}".strip())))
     times = _ran(host, host.command(f"cat {place}/{TIMES}"))
     _check(host, times)
@@ -345,15 +346,14 @@ def _digest(folder: Path) -> str:
 
 
 def _ran(
-    host: Host, command: Sequence[str], piped: bytes | None = None, *, quiet: bool = False
+    host: Host, command: Sequence[str], piped: IO[bytes] | None = None, *, quiet: bool = False
 ) -> subprocess.CompletedProcess[bytes]:
     """Run a command on a machine and return its result. Only a missing connection raises an error."""
     try:
-        done = subprocess.run(command, input=piped or b"", capture_output=True, check=False)  # noqa: S603
+        done = subprocess.run(command, stdin=piped or subprocess.DEVNULL, capture_output=True, check=False)  # noqa: S603
     except FileNotFoundError as error:
-        raise MissingPackage(
-            f"the program {command[0]} is not installed", fix="install an ssh client", where="--on"
-        ) from error
+        fix = "install an ssh client" if host.target else "--on local needs a POSIX shell; on Windows use WSL"
+        raise MissingPackage(f"the program {command[0]} is not installed", fix=fix, where="--on") from error
     if host.target and done.returncode == _REFUSED:
         raise _unreachable(host, done.stderr.decode("utf-8", "replace"))
     if done.returncode and not quiet:
