@@ -99,7 +99,7 @@ def main(release: int) -> None:
         tell_help(release)
         return
     flags = dict(word.removeprefix("--").partition("=")[::2] for word in sys.argv[1:])
-    unknown = sorted(set(flags) - set(RELEASES[release]))
+    unknown = sorted(set(flags) - {*RELEASES[release], "versionCompatible"})
     if unknown:
         print(f"[E] Unknown option: --{unknown[0]}", file=sys.stderr)
         sys.exit(1)

@@ -362,6 +362,8 @@ def test_an_engine_of_another_release_is_refused_unless_allowed(
     with pytest.raises(InputFileError, match=r"built by TensorRT 8\.6\.1\.6; this trtexec is 10\.16\.0"):
         with_trtexec(101600, tmp_path, monkeypatch)
     assert with_trtexec(101600, tmp_path, monkeypatch, any_release=True).verdicts
+    # Without it, trtexec refuses the code for the host that a version compatible engine holds.
+    assert "--versionCompatible" in (tmp_path / "said").read_text().splitlines()
 
 
 @posix

@@ -196,6 +196,9 @@ def _time_engines(
         return _by_library(request, plans, on_turn)
     _check_release(plans, program, request)
     flags = _shape_flags(request)
+    if request.any_release and not {"versionCompatible", "vc"} & {flag.name for flag in flags}:
+        # Such an engine holds code for the host, which trtexec loads with this flag only.
+        flags = (*flags, *filter(None, [program.first_of("versionCompatible")]))
     clocks = [
         TrtexecClock(program, plan, name, flags, request.timeout_s)
         for plan, name in zip(plans, distinct_names(request.candidates), strict=True)
