@@ -17,18 +17,22 @@ from qdqtool.core.causes import Cause, Situation
 from qdqtool.core.wording import Command
 from qdqtool.trt.causes.anatomy import dissect, for_node, for_operator, general, in_situation
 from qdqtool.trt.causes.builder import (
-    CALIBRATION,
     ENGINE,
     KERNELS,
     MACHINE,
     RUNNING,
 )
+from qdqtool.trt.causes.calibration import CALIBRATION
+from qdqtool.trt.causes.calls import CALLS
 from qdqtool.trt.causes.classes import CLASSES, LINT, STATUSES
 from qdqtool.trt.causes.dla import DLA
 from qdqtool.trt.causes.model import FORMATS, PARSER, PLUGINS, SHAPES, TYPING
 from qdqtool.trt.causes.programs import ECHOES, HOSTS
+from qdqtool.trt.causes.tools import TOOLS
 
 CAUSES: tuple[Cause, ...] = (
+    *CALLS,
+    *TOOLS,
     *MACHINE,
     *STATUSES,
     *ENGINE,

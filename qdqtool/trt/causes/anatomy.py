@@ -35,6 +35,7 @@ _PLACES = _lines(
 _CONDITIONS = _lines(
     r"Parameter check failed.{0,200}?condition: (?P<condition>.+?)(?:\.? In \w+ at |\. [A-Z]|\. ?\)|\)?$)",
     r"Assertion failed: (?![A-Z][a-z]*:? \w)(?P<condition>\(.+?\)|[\w:.]+\([^()]*\)|\S+(?: (?:[=!<>]=?|\|\||in) \S+)*?)(?= && \"|: |$)",
+    r"Expected (?P<condition>.{1,200}?) to be true but got false",
     r"Assertion [`']?(?P<condition>.+?)'? failed",
     r"D?CHECK\((?P<condition>.+?)\) failed",
     r"Assertion Error in \w+: \d+ \((?P<condition>.+)\)$",
@@ -44,6 +45,9 @@ _STATEMENTS = _lines(
     r"Assertion failed: (?P<words>[A-Z][a-z]*:? [^()=<>&|\n]*\w)(?= \(| /|\.? *$)",
     r"Assertion failed: .+?: (?P<words>\S+ .+)",
     r"(?:Assertion .+?|CHECK\(.*?\)) failed\. (?P<words>\w+ (?:[^()\n]|\([^()\n]*\))*\w)",
+    r"(?:INVALID|UNSUPPORTED)_NODE(?:_\w+)?: (?!Assertion failed)(?P<words>.+)",
+    r"Static check for parsing node: (?P<words>.+)",
+    r"Expected .{1,200} to be true but got false\n(?P<words>.+)",
     r"Invalid Node - (?P<named>.+)\n(?:(?P=named): )?(?P<words>.+)",
     r"condition: [^\n]+?\. (?P<words>[A-Z][^\n]+?\.)(?: In \w+ at |\)|$)",
     r"satisfyProfile (?P<words>.+?)\)?$",

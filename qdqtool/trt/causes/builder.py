@@ -24,7 +24,7 @@ MACHINE = (
     Cause(
         name="no-gpu",
         area="driver",
-        pattern=r"no builder can be created|CUDA initialization failure|no CUDA-capable device",
+        pattern=r"no builder can be created|Builder creation failed|[Rr]untime creation failed|CUDA initialization failure|no CUDA-capable device",
         meaning="TensorRT finds no usable GPU, or the GPU's driver is too old for it",
         fix="run on a machine with an NVIDIA GPU, or use --builder rtx, which needs no GPU; see qdqtool doctor",
         fault="machine",
@@ -57,6 +57,42 @@ MACHINE = (
         fix="install a release that supports the GPU: newer for a new GPU, older for an old one",
     ),
     Cause(
+        name="jetson-unknown",
+        area="driver",
+        pattern=r"Unknown embedded device detected",
+        meaning="this TensorRT does not know the module or its memory size: it is older than the module, or does not belong to the installed JetPack",
+        fix="install the TensorRT of the JetPack for this module (apt install tensorrt), in a container too",
+        fault="machine",
+    ),
+    Cause(
+        name="jetson-memory",
+        area="memory",
+        pattern=r"NvMapMemAlloc\w*.{0,40}error 12|NVML_SUCCESS == r",
+        meaning="the Jetson has no free memory of this size, or its memory is fragmented; CPU and GPU share the memory",
+        fix="close other programs and the desktop, or reboot, and try again; a smaller workspace (trtexec --memPoolSize=workspace:1024) or smaller shapes; swap helps the "
+        "CPU only",
+        fault="machine",
+    ),
+    Cause(
+        name="no-nvml",
+        area="driver",
+        pattern=r"[Ff]ailed to initialize NVML|Driver/library version mismatch",
+        meaning="the program does not reach the GPU's driver: the container was started without GPUs, or the driver was updated without a reboot",
+        fix="start the container with --gpus all (Jetson: --runtime nvidia); run nvidia-smi on the host, and reboot if it fails",
+        fault="machine",
+        rank="general",
+    ),
+    Cause(
+        name="mixed-libraries",
+        area="host",
+        pattern=r"^(?!.*(?:GStreamer-WARNING|gst-plugin-scanner)).*(?:undefined symbol: \w|version `\w+' not found|symbol lookup error|DLL load failed)",
+        meaning="a library calls a function that another loaded library does not have: libraries of different releases are mixed (TensorRT, CUDA, PyTorch, or a plug-in compiled for others)",
+        fix="install all libraries of one release (all libnvinfer*, and the PyTorch for which the extension was compiled), remove the others from LD_LIBRARY_PATH, or compile "
+        "the plug-in or extension again",
+        rank="general",
+        fault="machine",
+    ),
+    Cause(
         name="builder-library",
         area="driver",
         pattern=r"validateCaskKLibSize|createCaskKernelLibrary|builder_resource|Unable to load library: \S*nvinfer",
@@ -72,6 +108,15 @@ MACHINE = (
         meaning="the builder's model for estimating kernel times does not fit this GPU: a fault of this TensorRT release",
         fix="let the builder measure: --builderOptimizationLevel=3 or higher (the estimates belong to lower levels), or leave the option out; or build with another release",
         releases="10",
+    ),
+    Cause(
+        name="cannot-write",
+        area="file",
+        pattern=r"Saving engine .{0,40}failed|Cannot open .{0,60}for writ|Permission denied|Read-only file system",
+        meaning="the program may not write or read a file: the folder is missing or belongs to another user, or the disk is read-only",
+        fix="choose another folder, or change its owner (a container writes as root)",
+        rank="general",
+        fault="machine",
     ),
     Cause(
         name="disk-full",
@@ -124,7 +169,7 @@ ENGINE = (
     Cause(
         name="engine-empty",
         area="engine",
-        pattern=r"deserialize with an empty memory buffer|[Aa]ttempting to deserialize an? (?:empty|null)|serialized_?[Ee]ngine.{0,20}(?:is empty|nullptr)",
+        pattern=r"deserialize with an empty memory buffer|Plan file is empty|Engine blob is empty|[Aa]ttempting to deserialize an? (?:empty|null)|serialized_?[Ee]ngine.{0,20}(?:is empty|nullptr)",
         meaning="the program gave TensorRT no bytes as an engine: the file is empty or was not found, or the build that should have made it failed",
         fix="check the path and the size of the engine file; if the same program builds the engine, read the error of that build",
     ),
@@ -140,7 +185,7 @@ ENGINE = (
     Cause(
         name="other-device",
         area="engine",
-        pattern=r"generated on an incompatible device|expecting compute \d|built (?:with|for) (?:a )?different GPU architecture|built for SM \d",
+        pattern=r"generated on an incompatible device|expecting compute \d|built (?:with|for) (?:a )?different GPU architecture|built for SM \d|No compatible device was found for instantiating",
         meaning="the engine was built for another GPU architecture",
         fix="build the engine on the GPU that runs it, or for several GPUs with --hardwareCompatibilityLevel=ampere+",
     ),
@@ -163,7 +208,7 @@ ENGINE = (
     Cause(
         name="not-refittable",
         area="refit",
-        pattern=r"cannot be refitted|no such role for this layer|does not use\) this layer",
+        pattern=r"cannot be refitted|Failed to create a refitter|no such role for this layer|does not use\) this layer",
         meaning="these weights cannot be replaced in this engine: it was built without refitting, the builder fused them, or they have other names",
         fix="build with --refit (kREFIT), and list the names that the refitter accepts",
     ),
@@ -174,7 +219,7 @@ RUNNING = (
     Cause(
         name="static-shape",
         area="running",
-        pattern=r"Static dimension mismatch while setting input shape",
+        pattern=r"Static dimension mismatch while setting input shape|engine was built with static shapes for input|Input shapes are inconsistent with the model",
         meaning="the shape of an input differs from the fixed shape in this engine",
         fix="pass the expected shape, or build an engine for this shape. With onnxruntime the engine may come from its cache, from a model with the "
         "same graph name: empty the cache folder, or set trt_engine_cache_prefix",
@@ -182,7 +227,7 @@ RUNNING = (
     Cause(
         name="outside-profile",
         area="running",
-        pattern=r"satisfyProfile|does not satisfy any optimization profile|exceed min ~ max range",
+        pattern=r"satisfyProfile|trt failed to set (?:the )?(?:binding dimension|input shape)|model expected the shape of dimension|failed to find any Optimization Profile|[Ff]or input: .{0,80}failed to set shape to|does not satisfy any optimization profile|exceed min ~ max range",
         meaning="the shape of an input is outside the range (minimum to maximum) for which the engine was built",
         fix="compare the shapes of the program with those of the build, and build again with --minShapes and --maxShapes that include them "
         "(TensorRT-LLM: --max_batch_size, --max_input_len, --max_seq_len)",
@@ -190,11 +235,26 @@ RUNNING = (
     Cause(
         name="no-address",
         area="running",
-        pattern=r"profileObliviousBindings|nullBindingOK|mOutputAllocators|allInputDimensionsSpecified|all(?:Shape)?InputsSpecified",
+        pattern=r"bindings\[x\] != nullptr|profileObliviousBindings|nullBindingOK|mOutputAllocators|allInputDimensionsSpecified|all(?:Shape)?InputsSpecified",
         meaning="the program started the engine before every input had a shape and every input and output a buffer; this includes outputs that were added for debugging",
         fix="for all tensors of the engine (num_io_tensors), and call set_input_shape and set_tensor_address for each before execution; outputs whose size "
         "depends on data need an output allocator",
         releases="5 and newer",
+    ),
+    Cause(
+        name="no-context",
+        area="memory",
+        pattern=r"[Uu]nable to create execution context",
+        meaning="the engine was loaded, but its execution context could not be created: usually the GPU has too little free memory for the tensors of the engine",
+        fix="free memory on the GPU; build for smaller shapes (--maxShapes); read the error of CUDA before this line",
+        rank="general",
+    ),
+    Cause(
+        name="reshape-volume",
+        area="shape",
+        pattern=r"reshape changes volume|volume of (?:the )?input .{0,40}does not match .{0,20}reshape",
+        meaning="a Reshape gets another number of values than its target shape has: a size (often the batch) is fixed in the export, or an input has another size than at the export",
+        fix="build for the sizes of the export, or export the model with these axes dynamic, so that the Reshape does not contain them as constants",
     ),
     Cause(
         name="graph-capture",
@@ -297,7 +357,7 @@ KERNELS = (
     Cause(
         name="host-memory",
         area="memory",
-        pattern=r"bad_alloc",
+        pattern=r"bad_alloc|bad allocation",
         meaning="the program got no memory from the machine (not the GPU): too little is free, or the requested size is impossible, as after reading a "
         "calibration cache of another form",
         fix="watch the memory of the machine during the build (free -h); if enough is free, build without the calibration cache (--calib), and inspect the cache: "
@@ -326,6 +386,30 @@ KERNELS = (
         meaning="the timing cache was written by another release or for another GPU, or is damaged: the builder works without the timing cache, and takes longer",
         fix="delete the timing cache; this warning does not make a build fail",
         effect="warns",
+    ),
+    Cause(
+        name="timing-cache-kernel",
+        area="kernel",
+        pattern=r"getCaskHandle",
+        meaning="the builder looks for a kernel that this release does not have for this GPU: usually a timing cache of another GPU or release names it",
+        fix="build without the timing cache, or delete it; the builder writes a new one",
+        rank="general",
+    ),
+    Cause(
+        name="int8-node-formats",
+        area="kernel",
+        pattern=r"incorrectly marked as an int8 node|!candidateChoices\.empty\(\)|!n\d*->cost\.empty\(\)",
+        meaning="nothing at a node with Q/DQ can run: the operator or plug-in has no INT8 kernel there, or its Q and DQ are in the wrong place",
+        fix=f"{LINT} names such pairs; remove the Q/DQ of the node ({Command('repair', ('MODEL', '--float', 'NODE', '--out', 'repaired.onnx'))}); an INT8 plug-in takes Q before it and DQ "
+        "after it, and accepts INT8 with linear layout (supportsFormatCombination); newer releases accept more",
+        releases="8 to 10",
+    ),
+    Cause(
+        name="outputs-marked",
+        area="myelin",
+        pattern=r"ShapeHostToDeviceCopy \d+\] requires",
+        meaning="a shape inside the network became an output, which the builder does not support: usually all tensors were marked as outputs for debugging",
+        fix="mark only the tensors to compare (polygraphy --trt-outputs NAME instead of mark all): marked tensors also stop fusions",
     ),
     Cause(
         name="no-runner",
@@ -428,238 +512,3 @@ KERNELS = (
     ),
 )
 """Causes about kernels and memory."""
-
-CALIBRATION = (
-    Cause(
-        name="int8-not-allowed",
-        area="calibration",
-        pattern=r"int8 is not configured in the builder|Int8 precision has been set for a layer",
-        meaning="the model has Q/DQ nodes, or layers that are set to INT8, but the build does not allow INT8",
-        fix="allow INT8: trtexec --int8, config.set_flag(trt.BuilderFlag.INT8), onnxruntime trt_int8_enable=True; from release 10 on, a strongly typed "
-        "build (--stronglyTyped) needs no flag",
-        releases="8 to 10",
-    ),
-    Cause(
-        name="ranges-and-qdq",
-        area="calibration",
-        pattern=r"[Ss]etting dynamic range is only allowed when there are no Q/DQ",
-        meaning="the program sets ranges, for example from a calibration table, but the model has Q/DQ nodes, which hold the scales already",
-        fix="build without the table (onnxruntime: unset trt_int8_calibration_table_name, keep trt_int8_enable), or use the float model with the table",
-        releases="8 to 10",
-    ),
-    Cause(
-        name="no-fast-int8",
-        area="gpu",
-        pattern=r"platformHasFastInt8\(\)[^ ]* failed",
-        meaning="the program stops because this GPU has no fast INT8 (Jetson Nano and TX2 have none)",
-        fix="use FP16 on this GPU, or a GPU of compute capability 6.1, 7.2 or newer",
-        fault="machine",
-    ),
-    Cause(
-        name="no-fast-fp16",
-        area="gpu",
-        pattern=r"requested on hardware without native FP16 support",
-        meaning="FP16 was asked for, but this GPU has no fast FP16: kernels in FP16 gain nothing there",
-        fix="build without FP16 on this GPU",
-        effect="float",
-        fault="machine",
-    ),
-    Cause(
-        name="ranges-set",
-        area="calibration",
-        pattern=r"Calibrator is not being used\. Users must provide dynamic range",
-        meaning="INT8 was asked for without a calibrator: only tensors whose range the application sets, for example from a calibration table, run INT8 "
-        "(trtexec without --calib uses invented ranges), and a build without any range fails",
-        fix="check that the program finds the table and that the table names the tensors of this model: "
-        f"{Command('cache', ('lint', 'TABLE', '--model', 'MODEL'))} (onnxruntime: trt_int8_calibration_table_name; a cache that TensorRT "
-        "wrote needs trt_int8_use_native_calibration_table; trtexec: --calib=TABLE); without a table, use a model with Q/DQ: "
-        f"{Command('run', ('MODEL', '--samples', 'DATA'))}",
-        effect="warns",
-        variants=(
-            Wording(
-                program="tensorrt-llm",
-                fix="TensorRT-LLM has no calibrator, its checkpoint holds the scales: build strongly typed (trtllm-build --strongly_typed), or with a newer "
-                "release, which does so by default",
-            ),
-        ),
-    ),
-    Cause(
-        name="calibration-zero",
-        area="calibration",
-        pattern=r"is uniformly zero; network calibration failed",
-        meaning="a tensor was zero in every calibration sample",
-        fix="check the preprocessing of the samples; use samples for which this tensor is not zero",
-        releases="5 to 10",
-    ),
-    Cause(
-        name="calibration-images",
-        area="calibration",
-        pattern=r"Failed to read image for calibration",
-        meaning="the calibrator of the application could not read an image",
-        fix="check each path in its list of images (DeepStream-Yolo: INT8_CALIB_IMG_PATH); "
-        f"or use a calibration cache, or a model with Q/DQ ({Command('run', ('MODEL', '--samples', 'DATA'))})",
-    ),
-    Cause(
-        name="calibrator-method",
-        area="calibration",
-        pattern=r"Method: \w+ was not overrid\w+",
-        meaning="the calibrator of the program lacks a method that this release of TensorRT calls; the text names it",
-        fix="write the method in the class of the calibrator (read_calibration_cache may return None, write_calibration_cache may do nothing), or update the package that "
-        f"has the class; a model with Q/DQ needs no calibrator: {Command('run', ('MODEL', '--samples', 'DATA'))}",
-        releases="5 to 10",
-    ),
-    Cause(
-        name="calibrator-left-out",
-        area="calibration",
-        pattern=r"OpenCV is required to run INT8 calibrator",
-        meaning="the library of the application (nvdsinfer_custom_impl_Yolo) was compiled without OpenCV, so it has no calibrator",
-        fix="install OpenCV's headers (libopencv-dev) and compile the library again with it: make -C nvdsinfer_custom_impl_Yolo clean, then "
-        "OPENCV=1 make -C nvdsinfer_custom_impl_Yolo (with CUDA_VER as before; if make ignores the variable, write OPENCV=1 into the Makefile); or "
-        f"build an engine from a model with Q/DQ ({Command('run', ('MODEL', '--samples', 'DATA'))}) and use that engine in the program",
-    ),
-    Cause(
-        name="regions-left",
-        area="calibration",
-        pattern=r"region should have been removed from Graph::regions",
-        meaning="the builder fails after an INT8 calibration: users report this fault for several TensorRT 10 releases",
-        fix=f"build from a model with Q/DQ, which needs no calibration ({Command('run', ('MODEL', '--samples', 'DATA'))}); or run the program again, so that it "
-        "reads the calibration cache that it wrote; or use another release of TensorRT",
-        releases="10",
-    ),
-    Cause(
-        name="no-scales",
-        area="calibration",
-        pattern=r"Could not find (?:tensor )?\S+ in tensorScales",
-        meaning="INT8 is requested, but a tensor has no scale: there is no calibrator, or the table does not have the tensor",
-        fix="calibrate before the conversion (TF-TRT: converter.calibrate, or calibration_input_fn), or give a model with Q/DQ: "
-        f"{Command('run', ('MODEL', '--samples', 'DATA'))}",
-        releases="5 to 7",
-    ),
-    Cause(
-        name="range-inverted",
-        area="calibration",
-        pattern=r"DynamicRange.{0,80}min_ <= max_",
-        meaning="the range of a tensor is invalid (the lower end is above the upper end, or not a number): for some calibration sample, values are infinite or NaN"
-        "",
-        fix=f"check the samples and their preprocessing, or calibrate outside of the builder: {Command('run', ('MODEL', '--samples', 'DATA'))} "
-        "checks the samples and names such a tensor",
-        releases="8 to 10",
-    ),
-    Cause(
-        name="calibration-lookup",
-        area="calibration",
-        pattern=r"_Map_base::at|\bmap::at\b|invalid (?:unordered_)?map<K, T> key",
-        meaning="an internal table of the builder has no entry for a tensor: with INT8, most often after a calibration that did not finish, or with a calibration table of another model"
-        "",
-        fix=f"read the messages of the calibrator before this line; {Command('cache', ('lint', 'TABLE', '--model', 'MODEL'))} compares a table with the model; "
-        f"without a table and such a message, calibrate outside of the builder ({Command('run', ('MODEL', '--samples', 'DATA'))} writes Q/DQ)",
-        rank="general",
-        before=(
-            "calibration-images",
-            "calibrator-left-out",
-            "calibration-zero",
-            "no-table",
-        ),
-    ),
-    Cause(
-        name="no-table",
-        area="calibration",
-        pattern=r"INT8 calibration file not specified/accessible|File does not exist ?: \S*calib|Could not (?:open|find|read) \S*calib\S*",
-        meaning="the program found no calibration table, so it must calibrate with its own images; otherwise an INT8 build has no scales",
-        fix="provide images for calibration (DeepStream-Yolo: built with OPENCV=1, INT8_CALIB_IMG_PATH and INT8_CALIB_BATCH_SIZE set; the program then writes calib.table"
-        f"), or build an engine from a model with Q/DQ ({Command('run', ('MODEL', '--samples', 'DATA'))}) and use that engine in the program",
-        effect="warns",
-    ),
-    Cause(
-        name="scale-of-zero",
-        area="calibration",
-        pattern=r"quantizeBiasCommon.{0,80}getter\(i\) != 0",
-        meaning="a scale is zero, so the bias of a convolution cannot be divided by it: a calibration cache or a Q/DQ model holds zeros",
-        fix=f"{Command('cache', ('lint', 'CACHE', '--model', 'MODEL'))} names the tensors (a model with Q/DQ: {LINT}); calibrate "
-        "again with samples that reach them",
-        releases="8 to 10",
-    ),
-    Cause(
-        name="output-without-scale",
-        area="calibration",
-        pattern=r"combineInOutScale.{0,80}isOutputSet",
-        meaning="the builder runs a layer in INT8, but the output of the layer has no scale",
-        fix=f"{LINT} names pairs in the wrong place, such as a Q that is not directly after the layer; if there is none, keep the layer "
-        "float, or build with a newer release",
-        releases="8",
-    ),
-    Cause(
-        name="calibration-of-other",
-        area="calibration",
-        pattern=r"scales? (?:for|of) .{1,200} not found in (?:the )?(?:calibration )?(?:cache|table)",
-        meaning="the calibration cache has no scale for this tensor: it was written for another model, or for another export of this one",
-        fix=f"delete the cache and calibrate again; {Command('cache', ('lint', 'CACHE', '--model', 'MODEL'))} lists the tensors without a scale",
-        releases="5 to 10",
-    ),
-    Cause(
-        name="calibration-failed",
-        area="calibration",
-        pattern=r"Calibration failure|[Cc]alibration failed|calibrator is not set",
-        meaning="the calibration gave no scales, and this text does not state the reason: there is no calibrator, the calibrator has no data, or it failed for a reason that other lines name",
-        fix=f"look for an error of CUDA or of the calibrator near this line; use a calibrator with data (--calib=FILE for an existing cache), or a model with Q/DQ: "
-        f"{Command('run', ('MODEL', '--samples', 'DATA'))}",
-        rank="general",
-        releases="5 to 10",
-        before=("ranges-set",),
-    ),
-    Cause(
-        name="range-not-finite",
-        area="check",
-        pattern=r"autodetected range of \[.*\] is not finite",
-        meaning="an output holds values that are infinite or not a number",
-        fix=f"find the first node that overflows FP16, and keep this node in FP32 ({Command('convert', ('MODEL', '--keep', 'NODE', '--out', 'FP16'))})",
-        effect="warns",
-    ),
-    Cause(
-        name="outputs-differ",
-        area="check",
-        pattern=r"Difference exceeds tolerance|Mismatched outputs|FAILED \| (?:Mismatch|Output Validation|Errors detected)"
-        r"|(?:Inf|NaN) Detected|Error Metrics",
-        meaning="the engine was built; its outputs differ by more than the tolerance, or are not finite",
-        fix=f"measure the loss with {Command('compare', ('MODEL', 'QUANTIZED', '--samples', 'DATA'))}; keep the nodes with the largest error float ({Command('sensitivity', ('QUANTIZED', '--samples', 'DATA'))})",
-    ),
-    Cause(
-        name="scale-missing",
-        area="calibration",
-        pattern=r"Missing (?:scale and zero-point|dynamic range) for tensor",
-        meaning="a tensor has no scale: the layers around it run in float",
-        fix=f"calibrate with data for which the tensor is not zero, or insert Q/DQ ({Command('run', ('MODEL', '--samples', 'DATA'))})",
-        releases="5 to 10",
-        effect="float",
-    ),
-    Cause(
-        name="scale-left-out",
-        area="calibration",
-        pattern=r"(?!)",
-        meaning="the builder has no scale for a tensor after its calibration: integer tensors need no scale, but inside regions that Myelin compiles (attention) the builder does not calibrate, so transformers stay float"
-        "",
-        fix=f"insert Q/DQ, which needs no calibration by the builder ({Command('run', ('MODEL', '--samples', 'DATA'))}), and allow FP16 (--fp16), so that the float layers are not FP32",
-        releases="5 to 10",
-        effect="float",
-    ),
-    Cause(
-        name="int8-rejected",
-        area="calibration",
-        pattern=r"Rejecting some int8 implementation of layer .* due to missing int8 scales",
-        meaning="INT8 kernels of a layer were refused, because a tensor it reads or writes has no scale",
-        fix=f"calibrate with data for which the tensor is not zero, or insert Q/DQ ({Command('run', ('MODEL', '--samples', 'DATA'))})",
-        releases="5 to 10",
-        effect="float",
-    ),
-    Cause(
-        name="not-obeyed",
-        area="kernel",
-        pattern=r"o implementation of (?:layer )?.* obeys the requested constraints|non-conforming implementation was chosen",
-        meaning="no kernel has the requested precision, so another precision was used",
-        fix="often nothing to do: layers that only move or normalize data (Shuffle, Softmax, Reduce) have few kernels; for others put the types into the model as Q/DQ "
-        f"({Command('run', ('MODEL', '--samples', 'DATA'))}); --precisionConstraints=obey makes the build fail instead",
-        releases="7 to 10",
-        effect="float",
-    ),
-)
-"""Causes about calibration, and about checks of outputs."""

@@ -177,7 +177,7 @@ CLASSES = (
         name="parser-check",
         area="parser",
         pattern=r"INVALID_NODE|INVALID_GRAPH|INVALID_VALUE|\[\d+\] Assertion failed:|While parsing node number|Invalid Node - "
-        r"|ERROR: \S+ In function \w+|In node \d+ ",
+        r"|ERROR: \S+ In function \w+|In node \d+ |Static check for parsing node|Parsing will halt|Custom QDQ ops are available",
         meaning="the parser refuses the model",
         fix=_MODEL,
         rank="vague",
@@ -238,6 +238,22 @@ CLASSES = (
         rank="vague",
     ),
     Cause(
+        name="torch-check",
+        area="host",
+        pattern=r"Error thrown at \S+core/|Expected .{1,200} to be true but got false",
+        meaning="a check of Torch-TensorRT failed",
+        fix='run this operator in PyTorch (torch_executed_ops), compile with a newer Torch-TensorRT and ir="dynamo", or export the model to ONNX',
+        rank="vague",
+    ),
+    Cause(
+        name="gxf-status",
+        area="host",
+        pattern=r"\bGXF_[A-Z_]+|Gxf\w+ Error",
+        meaning="a step of Isaac ROS (GXF) failed",
+        fix="read the first ERROR lines before it; an engine: run it alone (trtexec --loadEngine=FILE), and compare names and shapes with the parameters of the node",
+        rank="vague",
+    ),
+    Cause(
         name="llm-check",
         area="host",
         pattern=r"\[TensorRT-LLM\]\[ERROR\]",
@@ -292,7 +308,7 @@ CLASSES = (
     Cause(
         name="file-missing",
         area="host",
-        pattern=r"No such file or directory|FileNotFoundError|(?i:(?:cannot|unable to|could not|failed to) (?:open|access|read|find) (?:the )?(?:\w+ )?file\b)",
+        pattern=r"No such file or directory|FileNotFoundError|(?i:(?:cannot|unable to|could not|failed to) (?:open|access|read|find) (?:the )?(?:\w+ ){0,3}file\b|error (?:opening|loading) engine file|file does not exist)",
         meaning="the program did not find a file that it needs",
         fix="correct the path; if an earlier step of the program writes the file (a calibration table, an ONNX model), that step failed",
         rank="vague",
@@ -300,7 +316,7 @@ CLASSES = (
     Cause(
         name="python-exception",
         area="host",
-        pattern=r"(?m:^\s*(?:[\w.]+\.)?\w*(?:Error|Exception)\b: )",
+        pattern=r"(?m:^\s*(?:[\w.]+\.)?(?!PolygraphyException: Could not parse)\w*(?:Error|Exception)\b: )",
         meaning="a Python program failed",
         fix="read the traceback: its last frame is the failing call (a package that raises it may be of another release than its caller expects); if TensorRT printed an [E] line before the traceback, read that line",
         variants=(
@@ -323,7 +339,7 @@ CLASSES = (
     Cause(
         name="program-crash",
         area="host",
-        pattern=r"Segmentation fault|\(core dumped\)|Bus error|Illegal instruction|Floating point exception|SIG(?:SEGV|ABRT|BUS|ILL|FPE)"
+        pattern=r"Segmentation fault|\(core dumped\)|Bus error|Illegal instruction|Floating point exception|access violation|SIG(?:SEGV|ABRT|BUS|ILL|FPE)"
         r"|exit(?:ed)?(?: with)?(?: code)?:? (?:13[2-9]|-(?:4|6|7|8|11))\b|terminate called after throwing|what\(\): ",
         meaning="a fault or an exception in native code ended the program",
         fix=f"{_LINES_BEFORE}; a finished engine: run it alone (trtexec --loadEngine=FILE)",

@@ -40,6 +40,29 @@ DLA = (
         "(--inputIOFormats, --outputIOFormats). A standalone loadable needs every layer on DLA",
     ),
     Cause(
+        name="dla-load",
+        area="dla",
+        pattern=r"NVMEDIA_DLA.{0,40}(?:load from memory|loadable)|DLA Error in deserialize|Failure to load program",
+        meaning="DLA cannot load a program of this engine: it was compiled by another release, or for another module",
+        fix="build the engine on this module, with the TensorRT of its JetPack",
+        releases="5 to 10",
+    ),
+    Cause(
+        name="dla-core-unset",
+        area="dla",
+        pattern=r"getDLACore\(\) >= 0",
+        meaning="the engine has layers for DLA, and the program chose no DLA core to run it",
+        fix="choose a core before the engine is loaded: runtime.DLA_core = 0 (C++: setDLACore), trtexec --useDLACore=0",
+    ),
+    Cause(
+        name="dla-buffers",
+        area="dla",
+        pattern=r"registerTensorBuffer|tensor register failed",
+        meaning="DLA cannot use the memory of an input or output: it is not memory that DLA reaches, or too many buffers are registered",
+        fix="run the engine alone (trtexec --loadEngine=FILE --useDLACore=0); if it runs, let the program give memory from cudaMalloc or NvSci, and keep few buffers per engine",
+        rank="general",
+    ),
+    Cause(
         name="dla-compile",
         area="dla",
         pattern=r"Failure to submit program to DLA|Error Code \d+: DLA|nvdlaUtils|NvMediaDla|RegionType::kNVM",
@@ -77,7 +100,7 @@ DLA = (
     Cause(
         name="dla-layer",
         area="dla",
-        pattern=r"not supported for DLA|is not supported on DLA|DLA validation failed|Unsupported on DLA",
+        pattern=r"not supported for DLA|is not supported on DLA|DLA validation failed|Unsupported on DLA|Validation failed for DLA layer|DLA does not support|which cannot run on DLA",
         meaning="DLA cannot run this layer: with --allowGPUFallback it runs on the GPU",
         fix="nothing to do if the GPU may run the layer; otherwise replace the layer",
         effect="warns",

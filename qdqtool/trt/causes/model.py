@@ -41,7 +41,7 @@ PARSER = (
     Cause(
         name="missing-weights",
         area="file",
-        pattern=r"Failed to import initializer|Failed to open file|[Ee]xternal data",
+        pattern=r"Failed to import initializer|Failed to open file|[Ff]ailed to read weights from external|Size mismatch when importing initializer|not allowed in ONNX external weights|[Ee]xternal data",
         meaning="a weight cannot be read: the weight file next to the model is missing or too short, or the type is unknown",
         fix="put the file with the weights next to the model, under the name in the model",
         fault="model file",
@@ -57,9 +57,58 @@ PARSER = (
         lint="QDQ105",
     ),
     Cause(
+        name="constant-read",
+        area="format",
+        pattern=r"convert_?[oO]nnx_?[wW]eights",
+        meaning="the parser of this release cannot read a constant of the model: its type is FP64, UINT8 or another that this release does not have, or its values are in a separate file",
+        fix="build with a newer release, or store the constant as FP32 or INT32 (export the model in FP32); put a separate file with weights next to the model",
+        releases="5 to 8",
+    ),
+    Cause(
+        name="constant-output",
+        area="parser",
+        pattern=r"at\(output\.name\(\)\)\.is_tensor\(\)",
+        meaning="an output of the model is a constant, which the parser of this release cannot make an output",
+        fix="remove this output from the model, or build with a newer release",
+        releases="6 to 8",
+    ),
+    Cause(
+        name="uff-operator",
+        area="plugin",
+        pattern=r"UffParser: Validator error: .{0,120}Unsupported operation",
+        meaning="the UFF parser does not know an operator: its plug-in is not in the installed plug-in library",
+        fix="replace libnvinfer_plugin by one that was compiled from TensorRT's open-source part for this release, or use an ONNX export of the model (TensorRT 9 and newer read no UFF)",
+        releases="5 to 8",
+    ),
+    Cause(
+        name="uff-file",
+        area="file",
+        pattern=r"UffParser: (?:Could not (?:read|open|parse)|Unsupported number of graph)|Failed to open TLT encoded model|[Ff]ailed to (?:parse|decode) .{0,20}(?:etlt|TLT|UFF) model",
+        meaning="the UFF or .etlt file is missing, incomplete, or encoded with another key than the configuration has",
+        fix="check the path and size of the file (git lfs leaves small placeholders), and the key (tlt-model-key in the nvinfer configuration, -k of tao-converter)",
+        fault="model file",
+        rank="general",
+        before=("uff-operator",),
+    ),
+    Cause(
+        name="if-outputs",
+        area="parser",
+        pattern=r"different number of output tensors in If conditional|number of outputs .{0,40}(?:then|else) (?:branch|subgraph)",
+        meaning="the branches of an If have different numbers of outputs",
+        fix=DECIDE_IF,
+    ),
+    Cause(
+        name="layer-norm-old",
+        area="parser",
+        pattern=r"While parsing node number \d+ \[(?:LayerNormalization|GroupNormalization|Gelu|InstanceNormalization) -> ",
+        meaning="the parser refuses a normalization operator of a new opset; releases before 8.6 do not have it",
+        fix="build with TensorRT 8.6 or newer (a plug-in library of the release that runs), or export with opset 16, which writes the operator as several simple ones",
+        rank="general",
+    ),
+    Cause(
         name="zero-point",
         area="format",
-        pattern=r"shiftIsAllZeros|[Nn]on-zero zero point",
+        pattern=r"shiftIsAllZeros|only zero shifts values|must (?:be|contains?) all zeros|[Nn]on-zero zero point",
         meaning="the zero point is not 0; TensorRT supports symmetric quantization only",
         fix=f"{FIXED} quantizes with zero point 0 (signed INT8)",
         lint="QDQ101",
@@ -84,7 +133,7 @@ PARSER = (
         name="scale-count",
         area="format",
         pattern=r"scale and zero point must have the same volume|[Nn]umber of scales|scale.{0,40}must (?:be equal to|match).{0,40}channel"
-        r"|numScales ==|^(?!.*pluginV2Runner).*[sS]cales\.size\(\) == 1|K == scale\.count\(\)"
+        r"|numScales ==|Cannot have scale with no coefficients|^(?!.*pluginV2Runner).*[sS]cales\.size\(\) == 1|K == scale\.count\(\)"
         r"|quantize_scale_node: (?:shift|scale|power) weights has count",
         meaning="the number of scales or zero points does not match the tensor, or another layer needs one scale for all channels",
         fix=f"{LINT} names the pair; {FIXED} corrects the axis if possible",
@@ -236,7 +285,7 @@ FORMATS = (
     Cause(
         name="odd-int4",
         area="format",
-        pattern=r"odd tensor volume",
+        pattern=r"odd tensor volume|tensors with an odd last dimension",
         meaning="a weight holds an odd number of 4-bit values",
         fix="pad its columns to an even number, store it as INT8, or keep it float",
         lint="QDQ109",
@@ -244,7 +293,7 @@ FORMATS = (
     Cause(
         name="no-fp8",
         area="format",
-        pattern=r"HW-specific datatypes?: fp8|fp8.*not supported|require hardware with FP8 support|Unsupported SM version for FP8"
+        pattern=r"HW-specific datatypes?: fp8|fp8 .{0,40}not supported|require hardware with FP8 support|Unsupported SM version for FP8(?! block)"
         r"|FP8 FMHA cannot be enabled (?:except )?on\b",
         meaning="the model contains FP8, but a target GPU does not support it",
         fix="build for sm89 or newer, or quantize to INT8",
@@ -300,7 +349,7 @@ TYPING = (
         area="typing",
         pattern=r"first input has type \w+ but second input has type|element type \(\w+\) differs from|incompatible input types"
         r"|must (?:all )?(?:be|have)\b.{0,60}\bsame (?:input |data )?types?\b|Operands must have same type|requires all \w+ inputs same type"
-        r"|Type mismatch detected for a strongly typed network|Found mixed input types"
+        r"|types? for .{0,60}must be identical|Type mismatch detected for a strongly typed network|Found mixed input types"
         r"|[Ii]nput types .{0,60}(?:differ|do not match|must match)|stronglyTyped \|\| \(common\w+Type ==",
         meaning="two inputs of a layer have different types (Half and Float, or Int32 and Float), and a strongly typed network does not insert casts",
         fix=f"add a Cast before the layer in the export of the model, or convert the whole model with {CONVERT}",
@@ -317,7 +366,7 @@ TYPING = (
     Cause(
         name="elementwise-type",
         area="typing",
-        pattern=r"elementwise inputs must not be|requires bool I/O",
+        pattern=r"elementwise inputs must not be|requires bool I/O|does not support operator \w+ with",
         meaning="this layer does not compute in the type of its input (Int32 or Bool)",
         fix="cast its input to float in the model, or use a newer release",
         releases="5 to 10",
@@ -368,7 +417,7 @@ SHAPES = (
     Cause(
         name="profile-order",
         area="shape",
-        pattern=r"must satisfy MIN ?<= ?OPT ?<= ?MAX|kMIN.{0,20}<=.{0,20}kOPT",
+        pattern=r"Required optimization profile is invalid|must satisfy MIN ?<= ?OPT ?<= ?MAX|kMIN.{0,20}<=.{0,20}kOPT",
         meaning="a dimension of the given shapes is not ordered: minimum, optimum, maximum",
         fix=_SHAPES,
     ),
@@ -412,7 +461,7 @@ SHAPES = (
         name="run-time-shape",
         area="shape",
         pattern=r"cannot be used to compute a shape tensor|shape tensor must have \d or \d reshape dimensions|Dynamic shapes are not equal for slice|must be a build.time constant|Assertion !isInFlight"
-        r"|must be an initializer|inputs\.at\(\d+\)\.is_weights\(\)",
+        r"|must be an initializer|should be a constant tensor|does not support dynamic axes|Failed to convert .{0,40} to a scalar|Dynamic shape for scale tensor|does not work for dynamically shaped|Cannot infer squeeze dimensions|inputs\.at\(\d+\)\.is_weights\(\)",
         meaning="a shape or parameter is computed at run time, but the builder needs a constant",
         fix="simplify the model (constant folding: polygraphy surgeon sanitize --fold-constants), or export it with fixed shapes",
     ),
@@ -505,7 +554,7 @@ PLUGINS = (
     Cause(
         name="plugin-format",
         area="plugin",
-        pattern=r"no supported formats|could not find any supported formats|candidateRequirements\.empty\(\)",
+        pattern=r"no supported formats|could not find any supported formats|candidateRequirements\.empty\(\)(?! failed\. All of)|format not recognized or not supported|getSupportedFormats: 0",
         meaning="a plug-in or layer accepts none of the types and formats that the build and its neighbours allow",
         fix="allow the type that the plug-in supports (FP16 or FP32 around it); check its supportsFormatCombination",
         variants=(

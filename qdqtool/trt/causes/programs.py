@@ -7,6 +7,142 @@ from qdqtool.core.wording import Command
 
 HOSTS = (
     Cause(
+        name="triton-batch",
+        area="host",
+        pattern=r"configuration specified max-batch \d+ but TensorRT engine only supports max-batch|unexpected configuration maximum batch size|doesn't support batching",
+        meaning="config.pbtxt has a max_batch_size that the engine does not support: the first dimension of its inputs or outputs is fixed, or the profile ends below it",
+        fix="build the engine with a dynamic first dimension of every input and output and --maxShapes with this batch, and write dims in config.pbtxt without the batch; or set max_batch_size: 0 and "
+        "write all dims",
+    ),
+    Cause(
+        name="triton-request",
+        area="host",
+        pattern=r"input byte size mismatch for input|request specifies invalid shape for input|unexpected total byte size \d+ for input",
+        meaning="the client sent an input of another size or type than the model has",
+        fix="send the shape and datatype of the model's metadata (GET v2/models/NAME); a model with max_batch_size above 0 takes the batch as first dimension",
+        rank="general",
+    ),
+    Cause(
+        name="isaac-dynamic",
+        area="shape",
+        pattern=r"Dynamic non-batch dimensions are not supported|requires dynamic size on dimension No",
+        meaning="the TensorRT node of Isaac ROS takes engines whose inputs have fixed shapes, except for the batch",
+        fix="export the model with fixed height, width and channels, delete the engine file, and start with force_engine_update:=True",
+    ),
+    Cause(
+        name="isaac-parameters",
+        area="host",
+        pattern=r"\bEmpty (?:engine_file_path|model_repository_paths|(?:input|output)_(?:tensor|binding)_names)|binding names .{0,20}count mismatch|bindings? mismatch",
+        meaning="the parameters of the Isaac ROS node do not fit the engine: a path is empty, or the lists of tensor names and binding names differ",
+        fix="set engine_file_path (and model_file_path), and give input_binding_names and output_binding_names the names in the engine (trtexec --loadEngine=FILE --verbose), "
+        "as many as input_tensor_names and output_tensor_names",
+    ),
+    Cause(
+        name="edge-plugin",
+        area="plugin",
+        pattern=r"(?:not found|cannot open|[Ff]ailed to (?:load|open)).{0,80}libNvInfer_edgellm_plugin|libNvInfer_edgellm_plugin\S*: cannot open",
+        meaning="TensorRT Edge-LLM does not find its plug-in library: it was not compiled, or the program runs in another folder",
+        fix="compile it (cmake and make in the source of Edge-LLM), and set EDGELLM_PLUGIN_PATH to the full path of libNvInfer_edgellm_plugin.so",
+    ),
+    Cause(
+        name="deepstream-library",
+        area="host",
+        pattern=r"NVDSINFER_CUSTOM_LIB_FAILED|Could not open custom lib|Could not open lib: \S+",
+        meaning="DeepStream cannot load the library of the configuration (custom-lib-path): it was not compiled, is at another path, or was compiled for another DeepStream or CUDA",
+        fix="compile it for the installed DeepStream (CUDA_VER=... make -C nvdsinfer_custom_impl_Yolo), and correct custom-lib-path",
+    ),
+    Cause(
+        name="deepstream-config",
+        area="host",
+        pattern=r"gst_nvinfer_parse_config_file|Configuration file parsing failed|NVDSINFER_CONFIG_FAILED",
+        meaning="DeepStream refuses the nvinfer configuration: the file or a file that it names (labels, model, engine) is missing, a key is wrong, or the engine does not fit it (batch-size, dimensions)",
+        fix="read the lines before it, which name the key or the file; paths are relative to the configuration file",
+        rank="general",
+        before=("uff-operator",),
+    ),
+    Cause(
+        name="deepstream-outputs",
+        area="host",
+        pattern=r"Could not find output (?:coverage |bbox )?layer|[Ff]ailed to parse bboxes",
+        meaning="the function that reads the boxes expects outputs that the engine does not have",
+        fix="choose the parser for this model (parse-bbox-func-name, custom-lib-path), or export the model with the script that belongs to this parser; output-blob-names names the outputs",
+    ),
+    Cause(
+        name="torch-subgraph",
+        area="host",
+        pattern=r"TRT conversion failed on the subgraph",
+        meaning="Torch-TensorRT could not convert a part of the model, and runs this part in PyTorch",
+        fix="read the traceback before this line; pass_through_build_failures=True makes it an error",
+        effect="float",
+        rank="general",
+    ),
+    Cause(
+        name="torch-input-type",
+        area="host",
+        pattern=r"unsupported data ?type as an input data ?type",
+        meaning="an input or enabled_precisions has a type that this release of Torch-TensorRT does not take, such as FP8",
+        fix="give inputs in FP32, FP16 or INT32; FP8 and INT8 come from a model that NVIDIA Model Optimizer quantized, with a newer Torch-TensorRT",
+    ),
+    Cause(
+        name="llm-kv-memory",
+        area="memory",
+        pattern=r"maxTokensInPagedKvCache must be large|[Nn]ot enough KV cache|could not be created: KV cache|insufficient GPU memory|cannot (?:fit|allocate) .{0,40}KV cache",
+        meaning="the GPU has too little memory left for the KV cache of the requested lengths and batch",
+        fix="shorten them (max_seq_len, max_num_tokens, max_batch_size), quantize the KV cache (FP8 or INT8), use more GPUs (tp_size), or give the cache another part of the free memory "
+        "(kv_cache_free_gpu_memory_fraction; max_tokens_in_paged_kv_cache above it)",
+    ),
+    Cause(
+        name="fp8-blocks",
+        area="format",
+        pattern=r"Unsupported SM version for FP8 block",
+        meaning="this checkpoint has FP8 weights with a scale per block, and this release of TensorRT-LLM has no kernel for them on this GPU (the first ones are for SM 90)",
+        fix="use a checkpoint with one scale per tensor (quantize with qformat fp8), a Hopper or newer GPU, or a newer release",
+    ),
+    Cause(
+        name="llm-fp4-runtime",
+        area="format",
+        pattern=r"Cannot determine size of FP4 data type",
+        meaning="this C++ runtime of TensorRT-LLM cannot hold tensors in FP4",
+        fix="run the FP4 checkpoint with the PyTorch backend (trtllm-serve --backend pytorch), or with a newer release; or quantize to FP8",
+    ),
+    Cause(
+        name="ort-option",
+        area="host",
+        pattern=r"Invalid (?:TensorRT|TRT|NV|CUDA)\w*(?: RTX)? EP option|Unknown provider option",
+        meaning="this onnxruntime does not have an option of the provider that the text names, so the provider is not created",
+        fix="correct its name, or install the onnxruntime that has it; without the provider the model runs on CUDA or CPU",
+    ),
+    Cause(
+        name="ort-dynamic-range",
+        area="calibration",
+        pattern=r"TensorRT EP failed to set INT8 dynamic range",
+        meaning="onnxruntime could not set a range of its calibration table: the model has Q/DQ (then no table is allowed), or a range is missing, infinite or not a number",
+        fix="a model with Q/DQ: unset trt_int8_calibration_table_name; else check the table: "
+        f"{Command('cache', ('lint', 'TABLE', '--model', 'MODEL'))}",
+        releases="8 to 10",
+    ),
+    Cause(
+        name="ort-decryption",
+        area="host",
+        pattern=r"TensorRT EP could not open shared library from",
+        meaning="onnxruntime was asked to decrypt engines (trt_engine_decryption_enable), and finds no library for it",
+        fix="set trt_engine_decryption_enable to 0 (in C++ fill every field of the options), or give trt_engine_decryption_lib_path",
+    ),
+    Cause(
+        name="ort-rtx-shapes",
+        area="shape",
+        pattern=r"Dynamic input shapes not provided",
+        meaning="the provider has no range of shapes for a dynamic input",
+        fix="give nv_profile_min_shapes, nv_profile_opt_shapes and nv_profile_max_shapes for every dynamic input (TensorRT provider: trt_profile_...), or fix the shapes",
+    ),
+    Cause(
+        name="ort-providers",
+        area="host",
+        pattern=r"explicitly set the providers parameter",
+        meaning="this onnxruntime needs the list of providers, and the program does not give it",
+        fix="InferenceSession(MODEL, providers=['TensorrtExecutionProvider', 'CUDAExecutionProvider', 'CPUExecutionProvider']); a package that calls it: update the package",
+    ),
+    Cause(
         name="triton-repository",
         area="host",
         pattern=r"failed to (?:stat|open) (?:file|directory|the directory) /\S+|failed to create repo server",
@@ -95,7 +231,7 @@ HOSTS = (
         name="ort-library",
         area="host",
         pattern=r"(?:libnvinfer|nvinfer|libnvonnxparser|onnxruntime_providers_tensorrt)\S*: cannot open shared object|LoadLibrary failed with error 126"
-        r"|depends on \"\S*nv(?:infer|onnxparser)\S*\" which is missing",
+        r"|depends on \"\S*nv(?:infer|onnxparser)\S*\" which is missing|Please install TensorRT libraries as mentioned",
         meaning="a library of TensorRT, or one that it needs, is not found: the program runs without TensorRT",
         fix="install the TensorRT release that the program was built for, and put its folder on LD_LIBRARY_PATH (Windows: PATH)",
         effect="float",
@@ -299,7 +435,7 @@ HOSTS = (
     Cause(
         name="no-engine",
         area="host",
-        pattern=r"export failure.*'NoneType' object|Invalid Engine\. Please ensure|TensorRT engine build returned None|a bytes-like object is required, not 'NoneType'"
+        pattern=r"export failure.*(?:'NoneType' object|[Ff]ailed to build engine)|Invalid Engine\. Please ensure|TensorRT engine build returned None|a bytes-like object is required, not 'NoneType'"
         r"|incompatible function arguments.*deserialize_cuda_engine|no attribute 'create_execution_context'",
         meaning="the builder returned no engine, and the program continued without one",
         fix="read the builder's error before this line; if there is none, log with trt.Logger.VERBOSE",
@@ -323,7 +459,7 @@ HOSTS = (
     Cause(
         name="engine-not-loaded",
         area="engine",
-        pattern=r"unable to (?:create|load|deserialize) (?:TensorRT engine|plan file)|[Ff]ailed to deserialize (?:the )?(?:cuda )?engine|[Dd]eserialize the cuda engine failed"
+        pattern=r"[Uu]nable to (?:create|load|deserialize) (?:the )?(?:TensorRT engine|plan file)|[Cc]ould not deserialize engine|^Engine deserialization failed|[Ff]ailed to deserialize (?:the )?(?:cuda )?engine|[Dd]eserialize the cuda engine failed"
         r"|could not deserialize engine",
         meaning="the program could not load the engine, and this text does not state the reason: the engine was built by another TensorRT release or for another GPU, its plug-ins are not loaded, or the file is incomplete",
         fix="read TensorRT's lines before this one; build the engine with the release of TensorRT that runs it (TensorRT-LLM, Triton: of the same container), on its GPU",
@@ -373,7 +509,7 @@ HOSTS = (
     Cause(
         name="llm-gemm",
         area="host",
-        pattern=r"Have not found any valid GEMM config|Error occurred when running GEMM",
+        pattern=r"Have not found any valid GEMM config|No valid \w* ?GEMM tactic|Error occurred when running GEMM",
         meaning="a GEMM plug-in of TensorRT-LLM has no kernel for this GPU and type",
         fix="choose another format for this GPU (INT8 or FP8 instead of FP4), or --gemm_plugin disable",
     ),
@@ -388,11 +524,60 @@ HOSTS = (
 _ECHOES = (
     r"Engine could not be created|Engine set up failed|Engine creation failed|Parsing model failed|Failed to create engine"
     r"|Failed to parse|[Bb]uilding (?:engine )?failed|Network And Config setup failed|Network validation failed|Failed building"
-    r"|failed to (?:build|create) CUDA engine"
+    r"|failed to (?:build|create) CUDA engine|Failed to create NvDsInferContext|failed to build network since|See (?:error |logging )?(?:log|output above) for details|see the logging output above"
     r"|Could not complete|Test engine failed|cudaError 35|Error Code 35|Assertion engine(?:Ptr)? != nullptr failed"
     r"|^FAILED|[Ff]ailed to load '[^']*'$|[Ee]ngine generation failed|Skipping this backend strategy|Could not parse ONNX correctly|--- (?:Begin|End) node|(?:^|: )(?:input|output|name|op_type): \""
 )
+_HARMLESS = (
+    r"kTF32 is set but hardware|does not natively support INT64|outside the range of INT32 was clamped|getBroadcastAcrossBatch is deprecated|CUDA lazy loading is not enabled"
+    r"|was called on non I/O tensor|The shape inference of \S+ type is missing|does not have direct mapping to torch|implicit batch dimension mode has been deprecated"
+    r"|newer ir_version|Reading dangerously large protocol|parameter has been deprecated|requires GPU export, automatically|: Could not negotiate"
+    r"|ignores some format combinations|has (?:Int64|INT64) binding|TF-TRT Warning: Could not find TensorRT|arg is not supported for torch\.compile"
+)
+
 ECHOES = (
+    Cause(
+        name="weights-fp16",
+        area="check",
+        pattern=r"issues when converting weights between types|issues when converted to FP16|weights are affected by this issue|Subnormal FP16 values",
+        meaning="some weights are too small for FP16 (they lose bits or become 0, which rarely matters) or above 65504 (they are clamped)",
+        fix=f"measure the loss ({Command('compare', ('MODEL', 'QUANTIZED', '--samples', 'DATA'))}); if it is too large, or weights are clamped, keep the named nodes in FP32 "
+        f"({Command('convert', ('MODEL', '--keep', 'NODE', '--out', 'FP16'))})",
+        effect="warns",
+    ),
+    Cause(
+        name="normalization-fp16",
+        area="check",
+        pattern=r"Running layernorm after self-attention in FP16|[Dd]etected layernorm nodes in FP16",
+        meaning="a layer normalization computes in FP16, where its squares can exceed 65504: outputs become infinite or not a number in some models",
+        fix="export with opset 17 or newer, so that the model has LayerNormalization nodes, which accumulate in FP32; or keep these nodes in FP32 "
+        f"({Command('convert', ('MODEL', '--keep', 'NODE', '--out', 'FP16'))})",
+        effect="warns",
+    ),
+    Cause(
+        name="engine-of-like-device",
+        area="engine",
+        pattern=r"engine plan file across different models of devices",
+        meaning="the engine was built on another model of GPU with the same compute capability: it runs, perhaps slower, and is not guaranteed to work",
+        fix="build the engine on the GPU that runs it",
+        effect="warns",
+    ),
+    Cause(
+        name="library-linked",
+        area="driver",
+        pattern=r"was linked against .{1,60} but loaded",
+        meaning="another version of a CUDA library was loaded than TensorRT was built with: it usually works, and explains errors of that library",
+        fix="install the version that the text names, if errors of cuBLAS or cuDNN follow",
+        effect="warns",
+    ),
+    Cause(
+        name="kv-outliers",
+        area="check",
+        pattern=r"Large KV activation detected",
+        meaning="the keys or values of the attention have a wide range, so a quantized KV cache may cost accuracy",
+        fix="evaluate the model with the quantized KV cache; if it loses too much, quantize again without it (kv_cache_dtype auto)",
+        effect="warns",
+    ),
     Cause(
         name="echo",
         area="check",
@@ -401,6 +586,15 @@ ECHOES = (
         fix="read the errors before it; if there are none, build again with verbose messages (trtexec --verbose, Python: trt.Logger.VERBOSE) and give the whole log "
         f"to {Command('parse', ('LOG',))}",
         rank="echo",
+    ),
+    Cause(
+        name="harmless",
+        area="check",
+        pattern=_HARMLESS,
+        meaning="a warning that names no failure: it does not change the precision of the engine, nor the results of almost all models",
+        fix="nothing to do; if something failed, the reason is in another line",
+        rank="echo",
+        effect="warns",
     ),
 )
 """Lines that explain nothing without other lines."""
