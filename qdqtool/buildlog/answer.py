@@ -105,6 +105,7 @@ _UNFINISHED = "the log does not show how the build ended"
 _WHOLE = "pass the whole log, to its end; if it has no more lines, log with verbose messages (trtexec --verbose, trt.Logger.VERBOSE)"
 _LOG_BUILD = "log the build of the engine: delete the engine file and run the program with verbose messages, or run trtexec --onnx=FILE --verbose --skipInference"
 _DESCRIBE = "describe the engine: trtexec --loadEngine=FILE --exportLayerInfo=layers.json"
+_NO_TYPES = "the log shows neither the types that the build was allowed nor those of the layers"
 _MUCH = 0.05
 """Share of the time above which copies are an answer."""
 _OF_DLA = re.compile(r" (?:from|to) nvm$| copy finish$")
@@ -208,6 +209,13 @@ def answer(run: RunHeader, run_evidence: RunEvidence) -> Answer:
             evidence=tuple(sorted({*lines, *evidence})),
         )
     general = _beyond(run, run_evidence, built=built) or Answer(built=built)
+    if built and not precision and not general.why_not:
+        general = Answer(
+            built=True,
+            why_not=_NO_TYPES,
+            about="log",
+            fix=f"{_DESCRIBE}; or build with verbose messages (trtexec --verbose, trt.Logger.VERBOSE)",
+        )
     return replace(general, precision=precision, evidence=tuple(sorted({*lines, *general.evidence})))
 
 

@@ -154,6 +154,18 @@ _FRONT_ENDS = (
     ("tensorrt-llm", "tensorrt-llm"),
     ("trt-llm", "tensorrt-llm"),
 )
+_APPLICATIONS = (
+    (b"edgellm", "edge-llm"),
+    (b"[llmBuilder.cpp:", "edge-llm"),
+    (b"[NitrosNode]", "isaac-ros"),
+    (b"[NitrosContext]", "isaac-ros"),
+    (b" gxf/", "isaac-ros"),
+    (b"TRITONBACKEND_", "triton"),
+    (b" logging.cc:", "triton"),
+    (b" model_lifecycle.cc:", "triton"),
+    (b" model_repository_manager.cc:", "triton"),
+)
+"""Words in the lines of applications, whose loggers do not name them."""
 
 
 @dataclass(slots=True)
@@ -192,6 +204,7 @@ class Carrier:
         self._rank = ""
         self._document = Document(_bears)
         self._order = Order()
+        self._application = ""
 
     @property
     def shown(self) -> str:
@@ -202,7 +215,7 @@ class Carrier:
     def front_end(self) -> str:
         """The program that the logger belongs to, if its words show it; else ""."""
         words = self.shown.lower()
-        return next((name for sign, name in _FRONT_ENDS if sign in words), "")
+        return next((name for sign, name in _FRONT_ENDS if sign in words), self._application)
 
     def unfolded(self, pieces: Iterator[bytes]) -> Iterator[bytes]:
         """Yield the text of a log, the oldest line first. Records of a JSON document become lines."""
@@ -210,6 +223,9 @@ class Carrier:
 
     def decode(self, block: LogBlock) -> Iterator[tuple[str, LogBlock]]:
         """Yield the builder's lines of a block by process, without what other programs print around them."""
+        if not self._application:
+            head = bytes(block.data[:_BEGINNING])
+            self._application = next((name for sign, name in _APPLICATIONS if sign in head), "")
         if self._strange(block):
             self._learn_from(block)
         if not self._layers:

@@ -1198,3 +1198,60 @@ def test_a_message_about_an_unused_timing_cache_is_not_about_an_engine() -> None
     )
     assert found.failure is not None
     assert found.failure.cause == "timing-cache"
+
+
+_GLOG = "I0421 02:31:36.062498 89829 logging.cc:49] "
+
+
+@pytest.mark.parametrize(
+    ("text", "program"),
+    [
+        (
+            f"{_GLOG}Loaded engine size: 72 MiB\n{_GLOG}Trying to load shared library libcublas.so.11\n",
+            "triton",
+        ),
+        (
+            "[07:48:03.5] [INFO] [llmBuilder.cpp:118:build] Created directory a\n[07:48:03.6] [ERROR] [TensorRT] Error Code 2: Internal Error (a)\n",
+            "edge-llm",
+        ),
+        ("[a_mt-1] [ERROR] [169.7] [b]: [NitrosNode] loadExtensions Error: GXF_FAILURE\n", "isaac-ros"),
+    ],
+)
+def test_an_application_is_named_by_its_own_lines(text: str, program: str) -> None:
+    assert read(text).front_end == program
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (
+            "INFO nvinfer gstnvinfer.cpp:619:gst_nvinfer_logger:<a> b: Use deserialized engine model: /a/b_gpu0_int8.engine\n",
+            "; int8; DeepStream runs a finished engine",
+        ),
+        (
+            (
+                "[04/17/2026-08:21:45] [TRT-LLM] [E] Failed to parse the arguments for the LLM constructor: 1 validation error for TrtLlmArgs\n"
+                "  Value error, max_zork [2048] is greater than build_config.max_zork [64] in build_config [type=value_error]\n"
+            ),
+            "max_zork [2048] is greater than",
+        ),
+        (
+            "[a_mt-1] [ERROR] [169.7] [b]: [NitrosContext] dlopen failed: libzork.so: cannot open shared object file: No such file\n",
+            "libzork.so",
+        ),
+    ],
+    ids=["reused engine", "value of an argument", "missing library"],
+)
+def test_the_answer_quotes_what_decides(text: str, words: str) -> None:
+    told = read(text).answer
+    assert told is not None
+    assert words in sentence(told)
+
+
+def test_an_engine_without_shown_types_says_how_to_see_them() -> None:
+    told = read(
+        f"{_T} [I] [TRT] Engine generation completed in 6.9 seconds.\n&&&& PASSED TensorRT.sample [TensorRT v100900] # ./sample\n"
+    ).answer
+    assert told is not None
+    assert sentence(told).startswith("built; the log shows neither")
+    assert "--exportLayerInfo" in told.fix

@@ -32,7 +32,7 @@ PREFIXES = {
     "kubernetes": ("2024-05-01T10:00:00.123456789Z stdout F [01/10/2024-21:52:52] [V] [TRT] ", "trtexec"),
     "docker compose": ("builder-1  | [01/10/2024-21:52:52] [V] [TRT] ", "trtexec"),
     "systemd": ("Jan 02 15:04:05 orin trtexec[123]: [01/10/2024-21:52:52] [V] [TRT] ", "trtexec"),
-    "triton": ("I0410 08:00:00.123456 1 logging.cc:49] [V] [TRT] ", "logger"),
+    "triton": ("I0410 08:00:00.123456 1 logging.cc:49] [V] [TRT] ", "triton"),
     "doubled stamp": ("[01/29/2022-15:09:36] [01/29/2022-15:09:36] [V] [TRT] ", "trtexec"),
     "doubled bracket": ("[[01/10/2024-21:52:50] [V] [TRT] ", "trtexec"),
     "leading spaces": ("   [01/10/2024-21:52:50] [V] [TRT] ", "trtexec"),

@@ -72,6 +72,7 @@ class IdentityCollector:
             "convergence-mode": lambda _line, *_: self._sign("rtx"),
             "engine-written": self._writes,
             "engine-missing": lambda _line, *_: self._sign("deepstream"),
+            "engine-reused": self._reuses,
             "deepstream-builds": lambda _line, *_: self._sign("deepstream"),
             "engine-generated": self._generates,
             "engine-added": self._generates,
@@ -185,6 +186,11 @@ class IdentityCollector:
         """Record that DeepStream has written its engine file."""
         self._sign("deepstream")
         self.generated = line
+        self.engine = (line, path)
+
+    def _reuses(self, line: int, _host: str, path: str) -> None:
+        """Record that DeepStream runs a finished engine."""
+        self._sign("deepstream")
         self.engine = (line, path)
 
     def _generates(self, line: int, *_fields: object) -> None:

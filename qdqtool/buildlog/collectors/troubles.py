@@ -134,7 +134,15 @@ _REASONS = frozenset({"reason", "not-opened", *_ASSERTIONS})
 _PARSER = frozenset({"in-node", "in-node-old"})
 """Patterns of the parser's errors, which scripts also print without a severity."""
 _DECISIONS = frozenset(
-    {"host-decides", "engine-missing", "dla-no-scale", "dla-none", "fp16-not-native", "slow-half"}
+    {
+        "host-decides",
+        "engine-missing",
+        "engine-reused",
+        "dla-no-scale",
+        "dla-none",
+        "fp16-not-native",
+        "slow-half",
+    }
 )
 """Patterns of lines in which an application, or DLA, decides the precision."""
 _BARE = frozenset({"internal-error", "jetson-failed", "old-error"})

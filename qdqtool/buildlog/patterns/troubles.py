@@ -278,6 +278,13 @@ PLUGIN = {
                 "[UID = 1]: deserialize backend context from engine from file :/opt/app/model_b1_gpu0_int8.engine failed, try rebuild",
             ),
             message(
+                "engine-reused",
+                "{host?}Use deserialized engine model: {path}",
+                "0:00:10.464873182   193 0x7ff95c0022a0 INFO                 nvinfer gstnvinfer.cpp:619:gst_nvinfer_logger:"
+                "<primary_gie> NvDsInferContext[UID 1]: Info from NvDsInferContextImpl::generateBackendContext() "
+                "<nvdsinfer_context_impl.cpp:1806> [UID = 1]: Use deserialized engine model: /opt/app/model_b1_gpu0_int8.engine",
+            ),
+            message(
                 "engine-written",
                 "{host?}serialize cuda engine to file: {path} successfully",
                 "0:06:12.911236021  9021 0x55aa10dfe640 INFO                 nvinfer gstnvinfer.cpp:682:gst_nvinfer_logger:"
