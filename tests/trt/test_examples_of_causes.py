@@ -141,6 +141,16 @@ EXAMPLES = {
     "TensorRT was linked against cuZork 11.6.3 but loaded cuZork 11.4.1": "library-linked",
     "Warning: Large KV activation detected: 0.69": "kv-outliers",
     "BuilderFlag::kTF32 is set but hardware does not support TF32. Disabling TF32.": "harmless",
+    "INFO: Use deserialized engine model: /zork_int8.engine": "deepstream-reuses",
+    "ZorkAttentionPlugin: enqueue failed: no kernel": "edge-attention",
+    "ValidationError: 1 validation error for ZorkArgs": "llm-arguments",
+    "DLA requests all profiles have same min, max, and opt value.": "dla-shapes",
+    "Parameter check failed at: engine.cpp::getZork::7, condition: bindIndex >= 0 && bindIndex < getNbBindings()": "tensor-unknown",
+    "[ERROR] Unsupported numpy data type: i64. Cannot implicitly convert to tensorrt.Weights.": "weights-type",
+    "Unsupported data type encountered in input 0": "tftrt-type",
+    "(Unavailable) Load tensorrt api getZork failed": "paddle-tensorrt",
+    "#assertion/zork/trt_zork.cpp,103": "plugin-check",
+    "zork: z.cpp:5: void Z::make(): Assertion `m_Engine != nullptr' failed.": "echo",
     # The builder.
     "2: [caskZork.cpp::getCaskHandle::9] Error Code 2: Internal Error (Assertion zork failed. )": "timing-cache-kernel",
     "Error Code 2: Internal Error (Assertion !n->candidateRequirements.empty() failed. All of the candidates were removed, which points to the node being "

@@ -102,7 +102,8 @@ def _put_into_words(cause: Cause, text: str, timed: str = "") -> Cause:
 
     `timed` is the layer that the builder timed last before the error.
     """
-    is_general = cause.rank in ("vague", "unknown") or cause.area == "myelin"
+    is_quoted = (cause.rank, cause.area) == ("general", "host") and bool(dissect(text).statement)
+    is_general = cause.rank in ("vague", "unknown") or cause.area == "myelin" or is_quoted
     return for_operator(general(cause, text, timed) if is_general else cause, text)
 
 

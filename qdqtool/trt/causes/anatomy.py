@@ -42,6 +42,7 @@ _CONDITIONS = _lines(
 )
 _STATEMENTS = _lines(
     r"&& \"(?P<words>[^\"]+)\"",
+    r"\[TensorRT-LLM\]\[ERROR\] Assertion failed: (?P<words>[A-Z].+?)(?: \(/\S+:\d+\))?$",
     r"Assertion failed: (?P<words>[A-Z][a-z]*:? [^()=<>&|\n]*\w)(?= \(| /|\.? *$)",
     r"Assertion failed: .+?: (?P<words>\S+ .+)",
     r"(?:Assertion .+?|CHECK\(.*?\)) failed\. (?P<words>\w+ (?:[^()\n]|\([^()\n]*\))*\w)",
@@ -54,10 +55,12 @@ _STATEMENTS = _lines(
     r"\[ONNXRuntimeError\] : \d+ : (?P<words>\w+ : .+)",
     r"failed to load '[^']*'(?: version \d+)?: (?P<words>.+)",
     r"^[EF]\d{4} [\d:.]+ +\d+ +[\w./-]+:\d+\] \"?(?:ERROR: )?(?P<words>.+?)\"?$",
-    r"Error Code \d+: [\w ]+ \((?!Assertion|Parameter check)(?P<words>.+?)(?: In \w+ at .*)?\)?$",
+    r"Error Code \d+: [\w ]+\s\((?!Assertion|Parameter check)(?P<words>.+?)(?: In \w+ at .*)?\)?$",
     r"\boperation:\s+(?P<words>\d+: \w+: .+)",
     r"due to Myelin error: (?P<words>.+)",
     r"what\(\): +(?P<words>.+)",
+    r"Value error, (?P<words>.+?)(?: \[type=.*)?$",
+    r"(?P<words>\S+\.(?:so|dll)[\w.]*): cannot open shared object",
     r"\[TensorRT-LLM\]\[ERROR\] (?!Assertion failed)(?P<words>.+)",
     r"^ERROR: (?:\S+\.(?:cpp|h|cu|cc):\d+ )(?!In (?:function|node) )(?P<words>.+)",
     r"^\s*(?:[\w.]+\.)?(?P<words>\w*(?:Error|Exception): .+)",

@@ -100,6 +100,20 @@ CALLS = (
         releases="4 to 9",
     ),
     Cause(
+        name="tensor-unknown",
+        area="running",
+        pattern=r"(?:bindIndex|bindingIndex|profileObliviousIndex) (?:>=|<)|is not a valid (?:input|output|I/O) tensor|[Gg]iven invalid tensor name|isTensorNameValid",
+        meaning="the program asks for a tensor by a name or number that the engine does not have",
+        fix="use the names of this engine (trtexec --loadEngine=FILE --verbose lists them); an engine of another export has other names, and an engine that was not loaded has none",
+    ),
+    Cause(
+        name="weights-type",
+        area="format",
+        pattern=r"Cannot implicitly convert to tensorrt\.Weights|Unsupported numpy data type",
+        meaning="the program gives TensorRT a constant in a type that it has no weights of, such as INT64 or FP64",
+        fix="convert the array before (.astype(numpy.float32) or numpy.int32); a converter such as torch2trt: model.eval() first, and no 64-bit tensors in the model",
+    ),
+    Cause(
         name="release-lacks",
         area="host",
         pattern=r"is not available on TensorRT version \d",

@@ -33,11 +33,16 @@ LLM_RELEASE = (
     "convert the checkpoint and build it with the scripts of one release of TensorRT-LLM; if that fails too, try another release, and report the "
     "failing one (TensorRT-LLM builds its own network, so there is no ONNX file to build alone)"
 )
+_EDGE_RELEASE = (
+    "export and build with one release of TensorRT Edge-LLM, and the TensorRT that its release notes name for this GPU; if that fails too, try the newest of both, or a checkpoint "
+    "in another format, and report it to NVIDIA"
+)
 FOR_PROGRAMS: dict[str, tuple[tuple[str, str], ...]] = {
     "tensorrt-llm": (
         (RELEASE, LLM_RELEASE),
         (_LINES_BEFORE, f"read the lines before this one; if there are none, {LLM_RELEASE}"),
     ),
+    "edge-llm": ((RELEASE, _EDGE_RELEASE),),
 }
 """Fixes that a program has no use for, and the fix that it has."""
 _MODEL = (
@@ -231,7 +236,7 @@ CLASSES = (
     Cause(
         name="tactic-skipped",
         area="kernel",
-        pattern=r"Skipping tactic \S+ due to exception",
+        pattern=r"Skipping tactic \S+ due to exception|Cannot profile configuration .{1,300}Skipped",
         meaning="the builder skips a kernel that failed a check, and continues with other kernels",
         fix="nothing to do if the build succeeds; if the build fails, read the error after this line",
         effect="warns",
@@ -243,6 +248,14 @@ CLASSES = (
         pattern=r"Error thrown at \S+core/|Expected .{1,200} to be true but got false",
         meaning="a check of Torch-TensorRT failed",
         fix='run this operator in PyTorch (torch_executed_ops), compile with a newer Torch-TensorRT and ir="dynamo", or export the model to ONNX',
+        rank="vague",
+    ),
+    Cause(
+        name="plugin-check",
+        area="plugin",
+        pattern=r"#assertion ?\S+\.(?:cpp|cu|h),\d+",
+        meaning="a check in the source of a plug-in failed; the text names the file and the line",
+        fix="read that line of the source: it says which type, shape or parameter the plug-in expects; compile the plug-in for the TensorRT that runs it",
         rank="vague",
     ),
     Cause(
@@ -264,7 +277,7 @@ CLASSES = (
     Cause(
         name="internal-check",
         area="kernel",
-        pattern=r"Internal Error \((?!Assertion engine|Engine generation failed)|Assertion failed:|Assertion Error in |Assertion (?!engine).+ failed"
+        pattern=r"Internal Error\s*(?:$|\()(?!Assertion engine|Engine generation failed)|Assertion failed:|Assertion Error in |Assertion (?![`']?m?_?[eE]ngine\b).+ failed"
         rf"|{_CODE.format(2)}(?!.*(?:Assertion engine|Engine generation failed))|{_CODE.format(9)}",
         meaning="an internal check of the builder failed",
         fix=RELEASE,
@@ -344,6 +357,7 @@ CLASSES = (
         meaning="a fault or an exception in native code ended the program",
         fix=f"{_LINES_BEFORE}; a finished engine: run it alone (trtexec --loadEngine=FILE)",
         rank="vague",
+        before=("engine-of-like-device",),
     ),
     Cause(
         name="unknown",

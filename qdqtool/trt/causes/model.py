@@ -556,7 +556,7 @@ PLUGINS = (
         area="plugin",
         pattern=r"no supported formats|could not find any supported formats|candidateRequirements\.empty\(\)(?! failed\. All of)|format not recognized or not supported|getSupportedFormats: 0",
         meaning="a plug-in or layer accepts none of the types and formats that the build and its neighbours allow",
-        fix="allow the type that the plug-in supports (FP16 or FP32 around it); check its supportsFormatCombination",
+        fix="allow the type that the plug-in supports (FP16 or FP32 around it); check its supportsFormatCombination; without a plug-in, allow FP16 as well as INT8 (--fp16)",
         variants=(
             Wording(
                 types=r"^(?!.*INT8)",

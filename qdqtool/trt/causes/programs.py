@@ -195,6 +195,29 @@ HOSTS = (
         effect="warns",
     ),
     Cause(
+        name="deepstream-reuses",
+        area="host",
+        pattern=r"Use deserialized engine model: ",
+        meaning="DeepStream runs a finished engine, so network-mode has no effect now: the types were chosen when the engine was built (DeepStream writes them into the file name)",
+        fix="to build another one, delete the engine file or change model-engine-file, and start again; to see the types of its layers: trtexec --loadEngine=FILE --exportLayerInfo=layers.json",
+        effect="warns",
+    ),
+    Cause(
+        name="edge-attention",
+        area="running",
+        pattern=r"AttentionPlugin: enqueue failed|No available kernel .{0,40}(?:GQA|MHA|attention)",
+        meaning="the attention plug-in of TensorRT Edge-LLM has no kernel for this GPU: its library was compiled for other compute capabilities",
+        fix="compile Edge-LLM again for this GPU (on a Jetson with CMAKE_TOOLCHAIN_FILE=cmake/aarch64_linux_toolchain.cmake and EMBEDDED_TARGET), and build the engine again",
+    ),
+    Cause(
+        name="llm-arguments",
+        area="host",
+        pattern=r"is greater than build_config\.|must be smaller than mMax\w+|[Ff]ailed to parse the arguments for the LLM|validation errors? for \w*Args\b",
+        meaning="an argument of the program has a wrong value, or exceeds the limit for which the engine was built",
+        fix="pass values up to those of the build (--max_batch_size, --max_seq_len, --max_num_tokens, --max_lora_rank; config.json of the engine shows them), or build the engine for larger ones",
+        rank="general",
+    ),
+    Cause(
         name="program-builds",
         area="host",
         pattern=r"(?i)\b(?:re)?building (?:an? |the )?(?:\w+ )?(?:trt|tensorrt|cuda|\w*8|fp\d\d) engine",
@@ -320,6 +343,21 @@ HOSTS = (
         effect="float",
     ),
     Cause(
+        name="tftrt-type",
+        area="host",
+        pattern=r"Unsupported data type encountered in input \d+",
+        meaning="an input of a part that TF-TRT converted has a type that it does not support, such as UINT8, INT64 or a string",
+        fix="cast the input to FP32 or INT32 before the model is converted, or keep the first operators out of the engine (a larger minimum_segment_size)",
+    ),
+    Cause(
+        name="paddle-tensorrt",
+        area="host",
+        pattern=r"tensorrt_subgraph_pass has not been registered|Load tensorrt api \w+ failed",
+        meaning="this PaddlePaddle was built without TensorRT, or does not find the libraries of the TensorRT that it was built with",
+        fix="install the package of PaddlePaddle that names this TensorRT, and put the lib folder of this TensorRT release on LD_LIBRARY_PATH",
+        fault="machine",
+    ),
+    Cause(
         name="tftrt-native",
         area="host",
         pattern=r"(?:[Rr]etrying with|Running) native segment",
@@ -435,7 +473,7 @@ HOSTS = (
     Cause(
         name="no-engine",
         area="host",
-        pattern=r"export failure.*(?:'NoneType' object|[Ff]ailed to build engine)|Invalid Engine\. Please ensure|TensorRT engine build returned None|a bytes-like object is required, not 'NoneType'"
+        pattern=r"export failure.*(?:'NoneType' object|[Ff]ailed to build engine)|Invalid Engine\. Please ensure|TensorRT engine build returned None|Failed to create TensorRT engine|a bytes-like object is required, not 'NoneType'"
         r"|incompatible function arguments.*deserialize_cuda_engine|no attribute 'create_execution_context'",
         meaning="the builder returned no engine, and the program continued without one",
         fix="read the builder's error before this line; if there is none, log with trt.Logger.VERBOSE",
@@ -525,7 +563,7 @@ _ECHOES = (
     r"Engine could not be created|Engine set up failed|Engine creation failed|Parsing model failed|Failed to create engine"
     r"|Failed to parse|[Bb]uilding (?:engine )?failed|Network And Config setup failed|Network validation failed|Failed building"
     r"|failed to (?:build|create) CUDA engine|Failed to create NvDsInferContext|failed to build network since|See (?:error |logging )?(?:log|output above) for details|see the logging output above"
-    r"|Could not complete|Test engine failed|cudaError 35|Error Code 35|Assertion engine(?:Ptr)? != nullptr failed"
+    r"|Could not complete|Test engine failed|cudaError 35|Error Code 35|Assertion [`']?m?_?[eE]ngine(?:Ptr)?(?: != nullptr)?'? failed"
     r"|^FAILED|[Ff]ailed to load '[^']*'$|[Ee]ngine generation failed|Skipping this backend strategy|Could not parse ONNX correctly|--- (?:Begin|End) node|(?:^|: )(?:input|output|name|op_type): \""
 )
 _HARMLESS = (
