@@ -142,6 +142,9 @@ EXAMPLES = {
     "Warning: Large KV activation detected: 0.69": "kv-outliers",
     "BuilderFlag::kTF32 is set but hardware does not support TF32. Disabling TF32.": "harmless",
     "INFO: Use deserialized engine model: /zork_int8.engine": "deepstream-reuses",
+    "LogicError: zork failed: invalid device context - no currently active context?": "other-context",
+    "ValueError: No valid profile found. Generate an engine for zork.": "outside-profile",
+    "[TRT] [W] Cache result detected as invalid for node: /zork, LayerImpl: CaskZork": "harmless",
     "ZorkAttentionPlugin: enqueue failed: no kernel": "edge-attention",
     "ValidationError: 1 validation error for ZorkArgs": "llm-arguments",
     "DLA requests all profiles have same min, max, and opt value.": "dla-shapes",
@@ -203,7 +206,7 @@ def test_every_cause_has_an_example() -> None:
 
 
 def test_two_exact_causes_claim_one_text_only_in_a_known_order() -> None:
-    pairs = set()
+    pairs: set[tuple[str, str]] = set()
     for text in (*SAID, *EXAMPLES):
         claims = [cause.name for cause in CAUSES if cause.rank == "exact" and re.search(cause.pattern, text)]
         pairs.update(itertools.pairwise(claims))

@@ -227,7 +227,7 @@ RUNNING = (
     Cause(
         name="outside-profile",
         area="running",
-        pattern=r"satisfyProfile|trt failed to set (?:the )?(?:binding dimension|input shape)|model expected the shape of dimension|failed to find any Optimization Profile|[Ff]or input: .{0,80}failed to set shape to|does not satisfy any optimization profile|exceed min ~ max range",
+        pattern=r"satisfyProfile|trt failed to set (?:the )?(?:binding dimension|input shape)|model expected the shape of dimension|failed to find any Optimization Profile|[Ff]or input: .{0,80}failed to set shape to|does not satisfy any optimization profile|No valid profile found|exceed min ~ max range",
         meaning="the shape of an input is outside the range (minimum to maximum) for which the engine was built",
         fix="compare the shapes of the program with those of the build, and build again with --minShapes and --maxShapes that include them "
         "(TensorRT-LLM: --max_batch_size, --max_input_len, --max_seq_len)",
@@ -284,7 +284,7 @@ RUNNING = (
     Cause(
         name="other-context",
         area="running",
-        pattern=r"invalid resource handle|cudaErrorInvalidResourceHandle|context is destroyed",
+        pattern=r"invalid resource handle|cudaErrorInvalidResourceHandle|context is destroyed|no currently active context",
         meaning="a stream, an event or a library handle belongs to another CUDA context: the engine is used in another thread than the thread that created it, or two libraries (PyCUDA, PyTorch) have separate contexts"
         "",
         fix="create and run the execution context in one thread and one CUDA context: push the context in that thread, or let PyCUDA use the primary context of PyTorch "

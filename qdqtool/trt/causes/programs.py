@@ -570,7 +570,7 @@ _HARMLESS = (
     r"kTF32 is set but hardware|does not natively support INT64|outside the range of INT32 was clamped|getBroadcastAcrossBatch is deprecated|CUDA lazy loading is not enabled"
     r"|was called on non I/O tensor|The shape inference of \S+ type is missing|does not have direct mapping to torch|implicit batch dimension mode has been deprecated"
     r"|newer ir_version|Reading dangerously large protocol|parameter has been deprecated|requires GPU export, automatically|: Could not negotiate"
-    r"|ignores some format combinations|has (?:Int64|INT64) binding|TF-TRT Warning: Could not find TensorRT|arg is not supported for torch\.compile"
+    r"|ignores some format combinations|has (?:Int64|INT64) binding|Cache result detected as invalid|TF-TRT Warning: Could not find TensorRT|arg is not supported for torch\.compile"
 )
 
 ECHOES = (
