@@ -227,8 +227,9 @@ def _epochs(*scores: float | None) -> list[Epoch]:
         ((89.0, 88.5, 96.5, 93.5, 91.5, 95.5, 95.5, 95.5, 95.5), 1.3, 8),
         ((50.0, 90.0, 90.0, 90.0, 60.0, 55.0), 1.0, 3),
         ((50.0, 90.0, None), 1.0, 1),
+        ((50.0, None, 90.0), 1.0, 2),
     ],
-    ids=["untrained", "no better", "ties go to the later", "a lucky epoch", "a collapse", "no number"],
+    ids=["untrained", "no better", "ties go to the later", "a lucky epoch", "a collapse", "no number", "no number before"],
 )
 def test_the_kept_epoch_is_the_latest_within_the_noise_of_the_best(
     scores: tuple[float | None, ...], noise: float, kept: int

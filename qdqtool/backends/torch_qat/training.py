@@ -131,11 +131,11 @@ def kept_epoch(epochs: Sequence[Epoch], noise: float) -> int:
         noise: standard error of a score; see `noise_of`.
     """
     untrained, trained = epochs[0].rank, [epoch.rank for epoch in epochs[1:]]
-    smooth = [
-        sum(window) / len(window)
+    windows = (
+        [score for score in trained[max(0, end - _WINDOW) : end] if math.isfinite(score)]
         for end in range(1, len(trained) + 1)
-        for window in [trained[max(0, end - _WINDOW) : end]]
-    ]
+    )
+    smooth = [sum(window) / len(window) if window else -math.inf for window in windows]
     best = max((score for score in smooth if math.isfinite(score)), default=-math.inf)
     kept = [
         epochs[1 + place].number
