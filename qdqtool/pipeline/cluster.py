@@ -19,6 +19,7 @@ from tempfile import TemporaryDirectory
 from threading import Lock
 from typing import Any, Final
 
+from qdqtool.backends.building.procedure import external_files
 from qdqtool.calibration.collect import Collection, OnProgress
 from qdqtool.calibration.histograms import (
     Histograms,
@@ -134,8 +135,8 @@ def _check_place(request: CalibrationRequest, expected: Mapping[str, str]) -> No
 
 
 def _open_collection(request: CalibrationRequest, options: CollectOptions) -> _Opened:
-    """Open the histogram collection of a request. A worker keeps its last collection open."""
-    key = repr((request, options))
+    """Open the histogram collection of a request. A worker keeps its last collection open, until a file changes."""
+    key = repr((request, options, _stamps(request)))
     with _opening:  # a worker may have several threads
         if key not in _kept_open:
             job = Calibration(request)
@@ -143,6 +144,20 @@ def _open_collection(request: CalibrationRequest, options: CollectOptions) -> _O
             _kept_open.clear()
             _kept_open[key] = (collection, len(job.samples), collection.identity())
         return _kept_open[key]
+
+
+def _stamps(request: CalibrationRequest) -> list[tuple[str, int, int]]:
+    """Return name, time of the last change and size of all files that a request reads."""
+    places = [Path(head) for head in _heads(absolute(request.samples))]
+    files = [
+        request.model,
+        *external_files(request.model),
+        *([request.placement] if request.placement else []),
+    ]
+    for place in places:
+        files += sorted(place.iterdir()) if place.is_dir() else [place]
+    stats = [(str(file), file.stat()) for file in files if file.exists()]
+    return [(name, stat.st_mtime_ns, stat.st_size) for name, stat in stats]
 
 
 _Opened = tuple[Collection, int, dict[str, str]]

@@ -61,6 +61,14 @@ def test_a_shard_that_fails_fails_again(order: CalibrationRequest, tmp_path: Pat
     assert collect_shard(asked, CollectOptions(), replace(FIRST, shard=1), releases()).samples == 1
 
 
+def test_a_worker_opens_files_again_that_have_changed(order: CalibrationRequest, tmp_path: Path) -> None:
+    before = collect_shard(order, CollectOptions(), FIRST, releases())
+    np.savez(tmp_path / "s.npz", x=np.full((5, 3, 16, 16), 2, np.float32))
+    changed = collect_shard(order, CollectOptions(), FIRST, releases())
+    assert (before.samples, changed.samples) == (2, 3)
+    assert before.identity["samples"] != changed.identity["samples"]
+
+
 def test_threads_of_a_worker_open_a_model_once(
     order: CalibrationRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:

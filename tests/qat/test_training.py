@@ -229,7 +229,15 @@ def _epochs(*scores: float | None) -> list[Epoch]:
         ((50.0, 90.0, None), 1.0, 1),
         ((50.0, None, 90.0), 1.0, 2),
     ],
-    ids=["untrained", "no better", "ties go to the later", "a lucky epoch", "a collapse", "no number", "no number before"],
+    ids=[
+        "untrained",
+        "no better",
+        "ties go to the later",
+        "a lucky epoch",
+        "a collapse",
+        "no number",
+        "no number before",
+    ],
 )
 def test_the_kept_epoch_is_the_latest_within_the_noise_of_the_best(
     scores: tuple[float | None, ...], noise: float, kept: int
