@@ -97,12 +97,13 @@ def test_a_softmax_that_a_branch_reads_is_converted(op: str, tmp_path: Path) -> 
         ("LogSoftmax", 11, {"axis": 2}),
         ("ReduceMean", 12, {"axes": [1]}),
         ("Resize", 10, {"mode": "nearest"}),
+        ("GroupNormalization", 18, {"num_groups": 2, "epsilon": 0.01}),
     ],
 )
 def test_operators_in_nested_bodies_keep_their_meaning_beside_others_outside(
     op: str, opset: int, attributes: dict[str, int | str], depth: int, tmp_path: Path
 ) -> None:
-    inputs = ["x", "scales"] if op == "Resize" else ["x"]
+    inputs = {"Resize": ["x", "scales"], "GroupNormalization": ["x", "pair", "pair"]}.get(op, ["x"])
 
     def graph(level: int, word: str) -> onnx.GraphProto:
         """The operator alone at level 0; else an If, whose branches are of the level below, plus the operator."""
@@ -120,6 +121,7 @@ def test_operators_in_nested_bodies_keep_their_meaning_beside_others_outside(
     whole.input.append(helper.make_tensor_value_info("flag", TensorProto.BOOL, []))
     scales = np.array(MIXED, np.float32)
     whole.initializer.append(onnx.numpy_helper.from_array(scales, "scales"))
+    whole.initializer.append(onnx.numpy_helper.from_array(np.array([2, 0.5], np.float32), "pair"))
     proto = helper.make_model(whole, opset_imports=[helper.make_opsetid("", opset)], ir_version=5)
     feeds = {
         "x": np.random.default_rng(0).random((1, 2, 4, 4)).astype(np.float32),
@@ -131,3 +133,24 @@ def test_operators_in_nested_bodies_keep_their_meaning_beside_others_outside(
         onnx.checker.check_model(raised, full_check=True)
         (after,) = models.run(raised, feeds).values()
         np.testing.assert_allclose(after, before, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("opset", [18, 20])
+def test_a_group_norm_with_a_scale_per_group_is_read_at_any_size(opset: int, tmp_path: Path) -> None:
+    """onnx's checker refuses the operator of these opsets, onnxruntime and TensorRT do not."""
+    random = np.random.default_rng(1)
+    scale, bias = (onnx.numpy_helper.from_array(random.random(3).astype(np.float32), n) for n in "sb")
+    graph = helper.make_graph(
+        [helper.make_node("GroupNormalization", ["x", "s", "b"], ["y"], name="norm", num_groups=3)],
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 6, "h", "w"])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", 6, "h", "w"])],
+        [scale, bias],
+    )
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=9)
+    model = load(models.save(proto, tmp_path))
+    for shape in ((1, 6, 4, 4), (2, 6, 3, 5)):
+        feeds = {"x": random.random(shape).astype(np.float32)}
+        (before,), (after,) = (models.run(each, feeds).values() for each in (proto, model.proto))
+        np.testing.assert_allclose(after, before, rtol=1e-5, atol=1e-6)
+    assert any("InstanceNormalization" in note for note in model.notes)

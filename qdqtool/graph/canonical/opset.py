@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from functools import cache
 from pathlib import Path
@@ -107,19 +107,28 @@ def write_out_hardmax(graph: onnx.GraphProto) -> None:
 
     x -> Shape, Flatten(axis) -> Hardmax(-1) -> Reshape -> y: the largest of a whole row of the flattened matrix is 1.
     """
+    _replace_nodes(graph, "Hardmax", _softmax_written_out)
+
+
+def _replace_nodes(
+    graph: onnx.GraphProto,
+    op: str,
+    replacement: Callable[[onnx.NodeProto, TakenNames], Iterator[onnx.NodeProto]],
+) -> None:
+    """Replace every node of an ONNX operator, also in bodies."""
     taken = TakenNames(name for part in parts(graph) for name in names(part))
     for part in reversed([part for part in parts(graph) if isinstance(part, onnx.GraphProto)]):
-        if not any(node.op_type == "Hardmax" for node in part.node):
+        if not any(node.op_type == op for node in part.node):
             continue
-        nodes = [replacement for node in part.node for replacement in _softmax_written_out(node, taken)]
+        nodes: list[onnx.NodeProto] = []
+        for node in part.node:
+            replaced = node.op_type == op and node.domain in {"", "ai.onnx"}
+            nodes += replacement(node, taken) if replaced else [copy_message(node)]
         del part.node[:]
         part.node.extend(nodes)
 
 
 def _softmax_written_out(node: onnx.NodeProto, taken: TakenNames) -> Iterator[onnx.NodeProto]:
-    if node.op_type != "Hardmax" or node.domain not in {"", "ai.onnx"}:
-        yield copy_message(node)
-        return
     axis = next((field.i for field in node.attribute if field.name == "axis"), 1)
     stem = node.name or node.output[0]
     shape, flat, chosen = (taken.take(f"{stem}_{word}") for word in ("shape", "flat", "chosen"))
@@ -206,6 +215,42 @@ def _find_flattening(node: Node, view: GraphView) -> tuple[Node, Node, int] | No
         return None
     long = [place for place in range(axis, len(shape)) if shape[place] != 1]
     return (flatten, reshape, long[0] if long else axis) if len(long) <= 1 else None
+
+
+# --- group normalization ---------------------------------------------------------------------------------------------
+# GroupNormalization of opsets 18 to 20, which has one scale and one bias per group. onnxruntime and TensorRT read it, but
+# onnx's checker and converter refuse it as deprecated.
+
+
+_PER_CHANNEL = 21
+"""The first opset in which GroupNormalization has a scale per channel."""
+
+
+def write_out_group_norms(proto: onnx.ModelProto) -> int:
+    """Replace GroupNormalization with a scale per group by operators of equal result; return the number of nodes.
+
+    x -> Reshape [N, groups, all] -> InstanceNormalization -> Reshape to the shape of x -> y
+    """
+    old = [part for part in parts(proto.graph) if getattr(part, "op_type", "") == "GroupNormalization"]
+    if not old or default_opset(proto) >= _PER_CHANNEL:
+        return 0
+    _replace_nodes(proto.graph, "GroupNormalization", _group_norm_written_out)
+    return len(old)
+
+
+def _group_norm_written_out(node: onnx.NodeProto, taken: TakenNames) -> Iterator[onnx.NodeProto]:
+    fields = {field.name: field for field in node.attribute}
+    groups = fields["num_groups"].i if "num_groups" in fields else 0
+    stem = node.name or node.output[0]
+    words = ("shape", "groups", "grouped", "normal")
+    shape, sizes, grouped, normal = (taken.take(f"{stem}_{word}") for word in words)
+    make = onnx.helper.make_node
+    epsilon = {"epsilon": fields["epsilon"].f} if "epsilon" in fields else {}
+    yield make("Shape", [node.input[0]], [shape], name=shape)
+    yield make("Constant", [], [sizes], name=sizes, value_ints=[0, groups, -1])
+    yield make("Reshape", [node.input[0], sizes], [grouped], name=grouped)
+    yield make("InstanceNormalization", [grouped, *node.input[1:]], [normal], name=node.name, **epsilon)
+    yield make("Reshape", [normal, shape], [node.output[0]], name=taken.take(f"{stem}_back"))
 
 
 # --- opset -----------------------------------------------------------------------------------------------------------

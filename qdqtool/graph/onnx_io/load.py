@@ -23,6 +23,7 @@ from qdqtool.graph.canonical.opset import (
     means_the_same_lower,
     raise_opset,
     unflatten,
+    write_out_group_norms,
 )
 from qdqtool.graph.canonical.order import inline_functions, name_nodes, sort
 from qdqtool.graph.canonical.shapes import infer_again, settle
@@ -100,6 +101,12 @@ def _load_model(path: Path) -> Model:
         drop_default_inputs(graph),
         "initializer was also an input; it is a constant now",
         "initializers were also inputs; they are constants now",
+    )
+    _count(
+        notes,
+        write_out_group_norms(proto),
+        "GroupNormalization with a scale per group written as InstanceNormalization",
+        "GroupNormalization nodes with a scale per group written as InstanceNormalization",
     )
     lift_constants(graph)
     _count(
