@@ -72,6 +72,23 @@ def test_rows_of_boxes_and_of_polygons_become_corners(tmp_path: Path) -> None:
     assert labels.of("b.png")[0].shape == labels.of("missing.png")[0].shape == (0, 5)
 
 
+def test_equal_file_names_in_two_folders_have_their_own_boxes(tmp_path: Path) -> None:
+    for number, folder in enumerate(("a", "b")):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "1.txt").write_text(f"{number} 0.5 0.5 0.1 0.1\n", "utf-8")
+    images = [
+        {"id": place, "file_name": f"{name}/1.jpg", "width": 10, "height": 10}
+        for place, name in enumerate("ab")
+    ]
+    boxes = [{"image_id": place, "category_id": place, "bbox": [1, 1, 2, 2]} for place in range(2)]
+    coco = {"images": images, "annotations": boxes, "categories": [{"id": 0}, {"id": 1}]}
+    (tmp_path / "coco.json").write_text(json.dumps(coco), "utf-8")
+    for path in (tmp_path, tmp_path / "coco.json"):
+        labels = read_labels(path)
+        assert isinstance(labels, BoxLabels)
+        assert [labels.of(f"/data/{name}/1.jpg")[0][:, 0].tolist() for name in "abc"] == [[0], [1], []]
+
+
 def test_outlines_and_keypoints_are_kept_where_all_objects_have_them(tmp_path: Path) -> None:
     for name, rows, box, points in (
         (

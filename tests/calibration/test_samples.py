@@ -208,6 +208,24 @@ def test_label_files_without_labels_are_refused(name: str, content: str, tmp_pat
         read_labels(tmp_path / name)
 
 
+@pytest.mark.parametrize("suffix", [".csv", ".json"])
+@pytest.mark.parametrize("before", ["", "val/", "C:\\val\\"])
+def test_equal_file_names_in_two_folders_have_their_own_labels(
+    suffix: str, before: str, tmp_path: Path
+) -> None:
+    classes = {"cat/1.png": 3, "dog/1.png": 5, "dog/2.png": 7}
+    for name in [*classes, "cow/1.png"]:
+        (tmp_path / "data" / name).parent.mkdir(parents=True, exist_ok=True)
+        painted(tmp_path / "data", name, (5, 4), (1, 2, 3))
+    rows = {f"{before}{name}": label for name, label in classes.items()}
+    table = "file,label\n" + "".join(f"{name},{label}\n" for name, label in rows.items())
+    labels = tmp_path / f"labels{suffix}"
+    labels.write_text(json.dumps(rows) if suffix == ".json" else table)
+    samples = open_samples(str(tmp_path / "data"), X, labels=str(labels))
+    told = {Path(sample.name).relative_to(tmp_path / "data").as_posix(): sample.label for sample in samples}
+    assert told == classes | {"cow/1.png": None}
+
+
 def test_labels_in_numpy_files_are_found_by_key(tmp_path: Path) -> None:
     np.savez(tmp_path / "l.npz", y=np.array([1, 2]), other=np.array([3, 4]), words=np.array(["a"]))
     np.save(tmp_path / "l.npy", np.array([5, 6]))

@@ -1,7 +1,8 @@
 """Class indices in a separate file: .npy, .npz ("file.npz:key"), .json, .txt, .csv or .tsv; boxes in a folder.
 
 Tables with a header take the columns "file" (or name, path, image) and "class_id" (or label, class, y).
-Without names the labels belong to the samples in their order.
+Without names the labels belong to the samples in their order. A name may start with folders: the longest end of a sample's
+path that belongs to one name only decides, so "cat/1.jpg" and "dog/1.jpg" are two names.
 
 A folder has one text file per picture, with one row per object in YOLO's format: class, centre and size as shares of
 the picture. A row with more numbers is the outline of an object, as a polygon, or has x, y and visibility (0, 1 or 2) of
@@ -16,9 +17,10 @@ from __future__ import annotations
 import csv
 import hashlib
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from functools import cached_property
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
@@ -30,12 +32,12 @@ from qdqtool.io.files import digest_file, read_at_most
 from qdqtool.io.json_files import read_json
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class BoxLabels:
     """Labelled boxes of all pictures, from a folder of YOLO label files.
 
     Attributes:
-        rows: by name of the picture without suffix: (boxes, 5), class, left, top, right, bottom as shares of the picture.
+        rows: by name of the picture without suffix, with its folders: (boxes, 5), class, left, top, right, bottom as shares of the picture.
         points: by the same name, of each box its outline (corners, 2) or its keypoints (keypoints, 3); None if there are only boxes.
         digest: of all files.
     """
@@ -46,9 +48,13 @@ class BoxLabels:
 
     def of(self, picture: str) -> tuple[NDArray[np.float64], tuple[NDArray[np.float64], ...] | None]:
         """Return the boxes of a picture and their points. A picture without a file has no boxes."""
-        name = Path(picture).stem
+        name = matching_name(self._ends, picture) or ""
         boxes = self.rows.get(name, np.zeros((0, 5)))
         return boxes, None if self.points is None else self.points.get(name, ())
+
+    @cached_property
+    def _ends(self) -> dict[str, str]:
+        return name_ends(self.rows)
 
 
 Labels = Mapping[str, int] | Sequence[int] | BoxLabels
@@ -89,14 +95,37 @@ def labels_beside(folder: Path) -> Labels | None:
     return None
 
 
+def name_ends(names: Iterable[str]) -> dict[str, str]:
+    """Return the name for each end of its path ("cat/1.jpg", "1.jpg"), without ends that belong to several names."""
+    exact, ends = {name: name for name in names}, dict[str, str]()
+    several = set[str]()
+    for name in exact:
+        parts = PurePosixPath(name.replace("\\", "/")).parts
+        for end in ("/".join(parts[start:]) for start in range(len(parts))):
+            if ends.setdefault(end, name) != name:
+                several.add(end)
+    return {end: name for end, name in ends.items() if end not in several} | exact
+
+
+def matching_name(ends: Mapping[str, str], path: str) -> str | None:
+    """Return the name with the longest end that it shares with `path`, with or without a suffix; None if there is none."""
+    parts, suffix = Path(path).parts, Path(path).suffix
+    for end in ("/".join(parts[start:]) for start in range(len(parts))):
+        name = ends.get(end, ends.get(end.removesuffix(suffix)))
+        if name is not None:
+            return name
+    return None
+
+
 def _from_folder(folder: Path) -> BoxLabels:
     files, sha = dict[str, list[NDArray[np.float64]]](), hashlib.sha256()
     for file in sorted(folder.rglob("*.txt")):
         content = read_at_most(file, _LARGEST_BOXES)
         if content is None:
             raise InputFileError("the file is larger than 4 MiB", fix="pass files of boxes", where=str(file))
-        sha.update(f"{file.stem} {len(content)} ".encode() + content)
-        files[file.stem] = list(_rows(content, file))
+        name = file.relative_to(folder).with_suffix("").as_posix()
+        sha.update(f"{name} {len(content)} ".encode() + content)
+        files[name] = list(_rows(content, file))
     if not files:
         raise InputFileError(
             "the folder holds no .txt files with boxes",
@@ -207,7 +236,8 @@ def _from_coco(content: Mapping[str, Any], path: Path, *, uses_ids: bool) -> Box
             corners = np.array(item["bbox"], np.float64).reshape(2, 2).cumsum(axis=0) / size
             row = np.array([classes[item["category_id"]], *corners.flat])
             if not item.get("iscrowd"):
-                objects.setdefault(Path(image["file_name"]).stem, []).append((row, _coco_points(item, size)))
+                name = str(PurePosixPath(image["file_name"]).with_suffix(""))
+                objects.setdefault(name, []).append((row, _coco_points(item, size)))
     except (KeyError, TypeError, ValueError, AttributeError, ZeroDivisionError) as error:
         raise InputFileError(
             f"the file holds damaged annotations of COCO: {type(error).__name__}: {error}",
@@ -277,7 +307,7 @@ def _from_text(path: Path) -> Labels:
     listed = [_class_index(path, number, row, label) for number, row in enumerate(body, start=1)]
     if file is None:
         return listed
-    return {Path(row[file]).name: index for row, index in zip(body, listed, strict=True) if len(row) > file}
+    return {row[file]: index for row, index in zip(body, listed, strict=True) if len(row) > file}
 
 
 def _class_index(path: Path, number: int, row: list[str], column: int) -> int:

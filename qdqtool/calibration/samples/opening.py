@@ -23,7 +23,14 @@ from qdqtool.calibration.samples.conform import (
     tile_sample,
 )
 from qdqtool.calibration.samples.images import Images, pictures
-from qdqtool.calibration.samples.labels import BoxLabels, Labels, labels_beside, read_labels
+from qdqtool.calibration.samples.labels import (
+    BoxLabels,
+    Labels,
+    labels_beside,
+    matching_name,
+    name_ends,
+    read_labels,
+)
 from qdqtool.calibration.samples.objects import SampleObjects, code
 from qdqtool.calibration.samples.synthetic import Random
 from qdqtool.core.protocols import Feeds, Sample, SampleSource
@@ -201,6 +208,7 @@ class Samples:
         self._numbers = spec.select(len(raw))
         self._labels = labels
         self._file = file
+        self._label_ends = name_ends(labels) if isinstance(labels, dict) else {}
         self._skipped: dict[str, None] = {}
         if not self._numbers:
             raise UsageError(
@@ -315,8 +323,8 @@ class Samples:
             is_whole = len(self._labels) == len(self._raw)
             return int(self._labels[number if is_whole else self._numbers.index(number)])
         assert isinstance(self._labels, dict)
-        name = Path(sample.name)
-        return self._labels.get(name.name, self._labels.get(name.stem))
+        name = matching_name(self._label_ends, sample.name)
+        return None if name is None else self._labels[name]
 
 
 def _is_random(text: str) -> bool:
