@@ -139,6 +139,11 @@ def test_samples_that_are_no_numbers_are_left_out_where_the_settings_say_so() ->
     assert qdqtool.compare(MODEL, MODEL, spoiled, settings=settings).samples == len(IMAGES)
 
 
+@pytest.mark.parametrize("extra", [np.arange(24 * 5).reshape(24, 5), np.arange(24.0), np.arange(3)])
+def test_arrays_that_feed_no_input_leave_a_batch_as_it_is(extra: Any, reference: Quantized) -> None:
+    assert qdqtool.quantize(MODEL, [{"image": IMAGES, "extra": extra}]).ranges == reference.ranges
+
+
 def test_models_of_every_form_give_the_same_result(reference: Quantized, tmp_path: Path) -> None:
     graphs = pytest.importorskip("onnx_graphsurgeon", reason="graphs of onnx-graphsurgeon need it")
     proto = onnx.load(MODEL)

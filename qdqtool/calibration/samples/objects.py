@@ -269,17 +269,21 @@ def _is_numbers(item: Sequence[Any]) -> bool:
 
 
 def _rows(feeds: Arrays, inputs: tuple[TensorInfo, ...]) -> Iterator[Arrays]:
-    """Yield the samples in an item of a data source. An array with the rank of the input is a batch of samples."""
+    """Yield the samples in an item of a data source. An array with the rank of the input is a batch of samples.
+
+    Arrays that feed no input decide nothing, and rows of a batch leave them out.
+    """
     ranks = {info.name: len(info.shape or ()) for info in inputs}
-    batched = {name for name, array in feeds.items() if array.ndim and array.ndim == ranks.get(name)}
+    fed = {name: array for name, array in feeds.items() if name in ranks}
+    batched = {name for name, array in fed.items() if array.ndim and array.ndim == ranks[name]}
     batched -= without_batch(inputs)
-    counts = {feeds[name].shape[0] for name in batched}
-    is_batch = len(counts) == 1 and all(name in batched or not array.ndim for name, array in feeds.items())
+    counts = {fed[name].shape[0] for name in batched}
+    is_batch = len(counts) == 1 and all(name in batched or not array.ndim for name, array in fed.items())
     if not is_batch:
         yield feeds
         return
     for row in range(counts.pop()):
-        yield {name: array[row : row + 1] if name in batched else array for name, array in feeds.items()}
+        yield {name: array[row : row + 1] if name in batched else array for name, array in fed.items()}
 
 
 def _describe_item(item: object) -> str:
