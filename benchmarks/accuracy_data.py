@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from qdqtool.calibration.samples import open_samples
 from qdqtool.calibration.samples.conform import RawSample, conform
 from qdqtool.core.recipe import Preprocess
 from qdqtool.graph.onnx_io.load import load
-from qdqtool.pipeline.ranges.samples import spread
+from qdqtool.pipeline.ranges.samples import choosing
 from qdqtool.pipeline.suggest import fitting
 
 Array = np.ndarray[Any, Any]
@@ -107,7 +106,7 @@ def subject(name: str, models: Path, calibrate: int, evaluate: int) -> Subject:
     chosen = frozenset(numbers[::step][:evaluate])
     # from all over the file, which may hold one class after the other; every other one calibrates
     known_to_all = open_samples(seen, inputs, preprocess)
-    ready = [dict(one.feeds) for one in islice(spread(known_to_all, 2 * calibrate), 2 * calibrate)]
+    ready = [dict(one.feeds) for one in choosing(known_to_all, 2 * calibrate)]
     ready = ready[0::2] + ready[1::2]
     known_ones = {_content(feeds) for feeds in ready}
     # data sets hold some pictures twice: one that calibrates does not judge

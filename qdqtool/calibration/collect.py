@@ -8,7 +8,7 @@ change a single bit of the result.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -172,7 +172,7 @@ class Collection:
             rows = self._watch.noted(positions, rows)
         return batches(rows, self._batch, fill=self._fixed is not None)
 
-    def _rows(self, positions: range) -> Iterator[Sample]:
+    def _rows(self, positions: Sequence[int]) -> Iterator[Sample]:
         if isinstance(self._samples, Samples):
             return self._samples.rows(positions)
         numbers = set(positions)

@@ -52,7 +52,7 @@ class WatchedValues:
         tensors: Iterable[str],
         averaged: Iterable[str],
         together: Sequence[str],
-        numbers: range,
+        numbers: Sequence[int],
         *,
         peaked: Iterable[str] = (),
         first: int = 0,

@@ -182,13 +182,14 @@ def sample_set(samples: SampleSource) -> SampleSet:
             constant.append(sample.name)
         for name, array in floats.items():
             sums.setdefault(name, _Moments()).add(array)
+    skipped = len(samples.skipped) if isinstance(samples, Samples) else 0
     return SampleSet(
-        count=len(samples),
+        count=len(samples) + skipped,
         digests=tuple(digests),
         names=tuple(names),
         constant=tuple(constant),
         inputs=tuple(moments.statistics(name) for name, moments in sums.items()),
-        skipped=len(samples.skipped) if isinstance(samples, Samples) else 0,
+        skipped=skipped,
     )
 
 

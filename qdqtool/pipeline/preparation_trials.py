@@ -227,7 +227,7 @@ def agreement(scores: Scores, mirrored_scores: Scores) -> Scores:
 
 def from_all_over(samples: SampleSource, most: int) -> SamplePart:
     """Return at most `most` evenly spaced samples. The first samples of a data set often have the same class."""
-    return SamplePart(samples, 0, max(1, -(-len(samples) // most)))
+    return SamplePart(samples, range(0, len(samples), max(1, -(-len(samples) // most))))
 
 
 def takes_pictures(inputs: tuple[TensorInfo, ...]) -> bool:

@@ -312,7 +312,8 @@ class RunContext:
         spec = self.request.eval_samples or self.request.samples
         limit, labels = self.recipe.compare.limit, self.request.labels
         whole = self.opened(spec, self.preparation.inputs, labels=labels, limit=limit)
-        return whole if self.request.part is None else SamplePart(whole, *self.request.part)
+        first, step = self.request.part or (0, 1)
+        return whole if self.request.part is None else SamplePart(whole, range(len(whole))[first::step])
 
     def open_samples(self) -> None:
         """Open all samples, so that errors in samples and labels are reported before the slow steps.

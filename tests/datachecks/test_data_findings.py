@@ -382,7 +382,7 @@ def test_the_settings_that_are_advised_prepare_pictures_as_in_training(
     recipe = Recipe.model_validate({"name": "mine", "samples": {"preprocess": start}})
     scored = predictions(model, samples, "")
     assert scored is not None
-    everything = SamplePart(samples, 0, 1)
+    everything = SamplePart(samples, range(len(samples)))
     better = better_variant(model, (everything, everything), sample_set(samples), recipe, scored)
     if start == goal:
         assert better is None or better.predictions.hits <= scored.hits
@@ -407,7 +407,7 @@ def test_arrays_that_are_taken_as_they_are_get_no_advice_about_pictures() -> Non
     model = _TrainedOn(open_samples(sample_objects({"x": arrays / 255, "label": labels}), (PICTURE,)))
     scored = predictions(model, samples, "")
     assert scored is not None
-    everything = SamplePart(samples, 0, 1)
+    everything = SamplePart(samples, range(len(samples)))
     recipe = Recipe(name="mine")
     better = better_variant(model, (everything, everything), sample_set(samples), recipe, scored)
     assert better is not None

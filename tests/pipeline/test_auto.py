@@ -125,7 +125,7 @@ def test_nor_is_one_with_corrected_biases(
 ) -> None:
     if large:
         monkeypatch.setattr("qdqtool.pipeline.ranges.samples._SMALL", 0)
-    found = case(tmp_path, models.ALL[name](), tail=tail)
+    found = case(tmp_path, models.ALL[name](), count=48, tail=tail)
     best = judged(found, bias="correct")
     assert best.trial.is_batched
     assert len(best.samples) > 30
@@ -271,7 +271,8 @@ def test_no_more_inferences_are_spent_than_six_passes(
 
     monkeypatch.setattr(OrtRunner, "run", counted)
     chosen(found, bias=bias)
-    assert CHOOSING < spent <= PASSES * count_taken(found[0].view, 100)
+    # if no calibrator leaves early, the batch of all samples repeats the first few of each
+    assert CHOOSING < spent <= (PASSES + 1) * count_taken(found[0].view, 100)
 
 
 def test_every_range_says_its_calibrator_and_what_it_gained(tmp_path: Path) -> None:

@@ -121,7 +121,7 @@ def test_parts_hold_every_sample_once(count: int, tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", np.arange(count, dtype=np.float32).reshape(count, 1))
     whole = open_samples(str(tmp_path / "x.npy"), (TensorInfo(name="x", shape=("N", 1)),))
     for source in (whole, Given(list(whole))):
-        parts = [SamplePart(source, first, 2) for first in (0, 1)]
+        parts = [SamplePart(source, range(first, len(source), 2)) for first in (0, 1)]
         seen = [[float(sample.feeds["x"][0, 0]) for sample in part] for part in parts]
         assert [len(part) for part in parts] == [len(row) for row in seen]
         assert seen == [list(range(0, count, 2)), list(range(1, count, 2))]

@@ -9,7 +9,8 @@ import base64
 import math
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,7 +57,7 @@ class PolygraphyInputs:
     def __len__(self) -> int:
         return len(self._feeds)
 
-    def read(self, numbers: range) -> Iterator[RawSample]:
+    def read(self, numbers: Sequence[int]) -> Iterator[RawSample]:
         for number in numbers:
             where = f"{self._path}[{number}]"
             arrays = {
@@ -137,7 +138,7 @@ class Member:
             except _DAMAGED as error:
                 raise unreadable(self.path, self.key, error) from error
 
-    def rows(self, numbers: range) -> Iterator[NDArray[Any]]:
+    def rows(self, numbers: Sequence[int]) -> Iterator[NDArray[Any]]:
         """Yield the rows with these ascending numbers along the first dimension, one at a time.
 
         Raises:
@@ -245,7 +246,7 @@ class ArrayFile:
     labels: Member | None
     rows: int | None
 
-    def read(self, numbers: range) -> Iterator[RawSample]:
+    def read(self, numbers: Sequence[int]) -> Iterator[RawSample]:
         """Yield the samples with these ascending numbers."""
         if not numbers:
             return
@@ -282,7 +283,7 @@ class ArrayFiles:
     def __len__(self) -> int:
         return sum(_count(file) for file in self._files)
 
-    def read(self, numbers: range) -> Iterator[RawSample]:
+    def read(self, numbers: Sequence[int]) -> Iterator[RawSample]:
         first = 0
         for file in self._files:
             count = _count(file)
@@ -405,9 +406,7 @@ def _count(file: ArrayFile) -> int:
     return 1 if file.rows is None else file.rows
 
 
-def _within(numbers: range, first: int, count: int) -> range:
-    """Return the part of `numbers` in [first, first + count), counted from `first`."""
-    start = max(0, -((numbers.start - first) // numbers.step)) if numbers.start < first else 0
-    stop = max(0, -((numbers.start - (first + count)) // numbers.step))
-    part = numbers[start:stop]
-    return range(part.start - first, part.stop - first, part.step) if part else range(0)
+def _within(numbers: Sequence[int], first: int, count: int) -> list[int]:
+    """Return the part of the ascending `numbers` in [first, first + count), counted from `first`."""
+    part = numbers[bisect_left(numbers, first) : bisect_left(numbers, first + count)]
+    return [number - first for number in part]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -273,7 +273,7 @@ class RawSource(Protocol):
 
     def __len__(self) -> int: ...
 
-    def read(self, numbers: range) -> Iterator[RawSample]:
+    def read(self, numbers: Sequence[int]) -> Iterator[RawSample]:
         """Yield the samples with these ascending numbers."""
 
 

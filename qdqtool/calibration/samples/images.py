@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -49,7 +49,7 @@ class Images:
     def __len__(self) -> int:
         return len(self.files)
 
-    def read(self, numbers: range) -> Iterator[RawSample]:
+    def read(self, numbers: Sequence[int]) -> Iterator[RawSample]:
         for number in numbers:
             path = self.files[number]
             yield RawSample(

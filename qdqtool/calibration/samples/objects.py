@@ -162,7 +162,7 @@ class ObjectSource:
             self._count, self._digest = count, f"{count}:{sha.hexdigest()}"
         return self._count
 
-    def read(self, numbers: range) -> Iterator[RawSample]:
+    def read(self, numbers: Sequence[int]) -> Iterator[RawSample]:
         positions = iter(numbers)
         number = next(positions, None)
         for position, raw in enumerate(self._all()):

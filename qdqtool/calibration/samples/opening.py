@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
 from mimetypes import guess_type
 from pathlib import Path
 from typing import Literal
@@ -205,27 +204,31 @@ class Samples:
         self._spec = spec
         self._raw = raw
         self._inputs = inputs
-        self._numbers = spec.select(len(raw))
+        self._chosen = spec.select(len(raw))
+        self._numbers: Sequence[int] = self._chosen
         self._labels = labels
         self._file = file
         self._label_ends = name_ends(labels) if isinstance(labels, dict) else {}
-        self._skipped: dict[str, None] = {}
+        self.skipped: tuple[str, ...] = ()
+        """Names of samples that are skipped because of NaN or Inf."""
         if not self._numbers:
             raise UsageError(
                 f"{spec.text!r} holds no samples ({len(raw)} before slice and limit are applied)",
                 fix=f"name {_KINDS}",
             )
-        if isinstance(labels, list) and len(labels) not in {len(raw), len(self._numbers)}:
+        if isinstance(labels, list) and len(labels) not in {len(raw), len(self._chosen)}:
             raise UsageError(
                 f"{count_noun(len(labels), 'label')} for {count_noun(len(raw), 'sample')}",
                 fix="give one label per sample, in the order of the samples",
                 where=spec.text,
             )
+        if spec.on_nan == "skip":
+            self._skip_nonfinite()
 
     @property
     def description(self) -> str:
         """Description of the samples."""
-        numbers = self._numbers
+        numbers = self._chosen
         part = "" if len(numbers) == len(self._raw) else f", numbers {numbers.start} to {numbers[-1]}"
         step = "" if numbers.step == 1 else f" step {numbers.step}"
         return f"{self._raw.description}{part}{step}"
@@ -245,17 +248,12 @@ class Samples:
         """Digest of the samples. It changes if the samples or their preparation change."""
         parts = {
             "raw": self._raw.digest(),
-            "numbers": [self._numbers.start, self._numbers.stop, self._numbers.step],
+            "numbers": [self._chosen.start, self._chosen.stop, self._chosen.step],
             "preprocess": self._spec.preprocess.model_dump(mode="json"),
             "on_nan": self._spec.on_nan,
             "labels": self._labels.digest if isinstance(self._labels, BoxLabels) else self._labels,
         }
         return digest_of(parts)
-
-    @property
-    def skipped(self) -> tuple[str, ...]:
-        """Names of samples that were skipped so far because of NaN or Inf."""
-        return tuple(self._skipped)
 
     def __len__(self) -> int:
         return len(self._numbers)
@@ -267,7 +265,7 @@ class Samples:
             InputFileError: a sample cannot be read or does not fit, or labels by name match no sample.
         """
         labelled = False
-        for number, sample in enumerate(self.every(1), start=1):
+        for number, sample in enumerate(self.picked(range(len(self))), start=1):
             labelled = labelled or sample.label is not None
             if number == len(self) and not labelled and self._file and isinstance(self._labels, dict):
                 raise InputFileError(
@@ -278,27 +276,39 @@ class Samples:
                 )
             yield sample
 
-    def every(self, step: int, first: int = 0) -> Iterator[Sample]:
-        """Return every `step`-th sample from number `first` on, repeated to fill a fixed batch size."""
+    def picked(self, positions: Sequence[int]) -> Iterator[Sample]:
+        """Return the samples at these ascending positions, repeated to fill a fixed batch size."""
         copies = fixed_batch(self._inputs) or 1
-        return (tile_sample(sample, copies) for sample in self.rows(range(first, len(self), step)))
+        return (tile_sample(sample, copies) for sample in self.rows(positions))
 
-    def rows(self, positions: range) -> Iterator[Sample]:
+    def _skip_nonfinite(self) -> None:
+        """Leave out samples with NaN or Inf before anything counts samples, so that all readers count alike."""
+        kept, names = list[int](), list[str]()
+        for number, raw in zip(self._chosen, self._raw.read(self._chosen), strict=True):
+            sample = conform(raw, self._inputs, self._spec.preprocess)
+            if nonfinite(sample):
+                names.append(sample.name)
+            else:
+                kept.append(number)
+        if not kept:
+            raise InputFileError(
+                "every sample holds NaN or Inf values", fix="correct the samples", where=self._spec.text
+            )
+        self._numbers, self.skipped = kept, tuple(names)
+
+    def rows(self, positions: Sequence[int]) -> Iterator[Sample]:
         """Yield the samples at these ascending positions, always with a batch dimension of 1."""
-        numbers = self._numbers[positions.start : positions.stop : positions.step]
-        for position, raw in enumerate(self._raw.read(numbers)):
+        numbers = [self._numbers[position] for position in positions if position < len(self)]
+        for number, raw in zip(numbers, self._raw.read(numbers), strict=True):
             sample = conform(raw, self._inputs, self._spec.preprocess)
             bad = nonfinite(sample)
-            if bad and self._spec.on_nan == "skip":
-                self._skipped[sample.name] = None
-                continue
             if bad:
                 raise _not_finite(sample, bad)
             if isinstance(self._labels, BoxLabels):
                 boxes, points = self._boxes(sample, self._labels)
                 yield replace(sample, boxes=boxes, points=points)
                 continue
-            label = self._label(sample, numbers[position])
+            label = self._label(sample, number)
             yield (
                 sample if label == sample.label else Sample(name=sample.name, feeds=sample.feeds, label=label)
             )
@@ -321,7 +331,7 @@ class Samples:
             return sample.label
         if isinstance(self._labels, list):
             is_whole = len(self._labels) == len(self._raw)
-            return int(self._labels[number if is_whole else self._numbers.index(number)])
+            return int(self._labels[number if is_whole else self._chosen.index(number)])
         assert isinstance(self._labels, dict)
         name = matching_name(self._label_ends, sample.name)
         return None if name is None else self._labels[name]
@@ -456,36 +466,34 @@ def _join_samples(group: list[Sample], padding: int) -> Batch:
 # Parts of a sample source: disjoint halves to choose and to check on, or a few evenly spaced samples.
 
 
+def picked(samples: SampleSource, numbers: Sequence[int]) -> Iterator[Sample]:
+    """Return the samples with these ascending numbers, counted from 0."""
+    if isinstance(samples, Samples):
+        return samples.picked(numbers)
+    chosen = frozenset(numbers)
+    return (sample for number, sample in enumerate(samples) if number in chosen)
+
+
 @dataclass(frozen=True, slots=True)
 class SamplePart:
-    """Every `step`-th sample of a source, from number `first` on.
+    """Samples of a source by their ascending numbers.
 
     The first and second half of a data set could differ, because data sets are often sorted.
-
-    Attributes:
-        whole: the source of the samples.
-        first: number of the first one.
-        step: from one to the next.
-        most: how many there are at most; None for all.
     """
 
     whole: SampleSource
-    first: int
-    step: int
-    most: int | None = None
+    numbers: Sequence[int]
 
     def __len__(self) -> int:
-        return len(range(self.first, len(self.whole), self.step)[: self.most])
+        return len(self.numbers)
 
     def __iter__(self) -> Iterator[Sample]:
-        if isinstance(self.whole, Samples):
-            return islice(self.whole.every(self.step, self.first), self.most)
-        return islice(islice(iter(self.whole), self.first, None, self.step), self.most)
+        return picked(self.whole, self.numbers)
 
     @property
     def description(self) -> str:
         """Description of the samples."""
-        return f"{len(self)} of {self.whole.description}, every {self.step}. from number {self.first}"
+        return f"{len(self)} of {self.whole.description}, from number {self.numbers[0]} to {self.numbers[-1]}"
 
     @property
     def meaningful(self) -> bool:
@@ -495,4 +503,4 @@ class SamplePart:
     @property
     def digest(self) -> str:
         """Digest of the chosen samples. It changes if the source changes, or the choice of samples."""
-        return f"{self.whole.digest}[{self.first}::{self.step}][:{self.most}]"
+        return f"{self.whole.digest}{[*self.numbers]}"

@@ -7,7 +7,7 @@ their lengths follow a comma: "random:16,image:1x3x224x224".
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -79,7 +79,7 @@ class Random:
     def __len__(self) -> int:
         return self._count
 
-    def read(self, numbers: range) -> Iterator[RawSample]:
+    def read(self, numbers: Sequence[int]) -> Iterator[RawSample]:
         for number in numbers:
             generator = np.random.default_rng((self._seed, number))
             arrays = {

@@ -122,7 +122,7 @@ def choose(
     samples are reserved.
 
     Overrides and factors of the recipe hold in every candidate. Biases are not shifted yet: `add_shifts` comes after. At
-    most 192 inferences are spent.
+    most 192 inferences are spent, and 8 more per calibrator if none leaves early and all samples run as one batch.
 
     Raises:
         UsageError, InputFileError: as `make_tables` and the runners.

@@ -14,13 +14,11 @@ Reports use the evaluation samples, and no sample that chose, if the user gives 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import islice
 from math import prod
 from typing import Final, TypeVar
 
 from qdqtool.backends.shapes import batch_place, usual_shapes
-from qdqtool.calibration.samples import Samples
-from qdqtool.calibration.samples.opening import SamplePart
+from qdqtool.calibration.samples.opening import SamplePart, picked
 from qdqtool.core.protocols import Sample, SampleSource, Shape
 from qdqtool.graph.canonical.shapes import length_of
 from qdqtool.graph.view import GraphView
@@ -89,14 +87,18 @@ def sizes(view: GraphView, shapes: Mapping[str, Shape]) -> Iterator[int]:
             yield prod(1 if length is None else length for length in lengths_of)
 
 
-def choosing_numbers(whole: int, count: int) -> range:
-    """Return the numbers of `count` of `whole` samples, evenly spaced: data sets are often sorted by class."""
-    return range(0, whole, max(1, whole // count))[:count]
+def choosing_numbers(whole: int, count: int) -> tuple[int, ...]:
+    """Return the numbers of `count` of `whole` samples, evenly spaced: data sets are often sorted by class.
+
+    Return all numbers if there are fewer samples.
+    """
+    count = min(count, whole)
+    return tuple(number * whole // count for number in range(count))
 
 
 def choosing(samples: SampleSource, count: int) -> tuple[Sample, ...]:
     """Return the samples that choose ranges, see `choosing_numbers`; fewer if the source has fewer samples."""
-    return tuple(islice(spread(samples, count), count))
+    return tuple(picked(samples, choosing_numbers(len(samples), count)))
 
 
 def choosing_and_checking(samples: tuple[Sample, ...]) -> tuple[tuple[Sample, ...], tuple[Sample, ...]]:
@@ -104,13 +106,14 @@ def choosing_and_checking(samples: tuple[Sample, ...]) -> tuple[tuple[Sample, ..
 
     Neighbours in a data set are similar.
     """
-    step = max(2, len(samples) // CHOOSING)
-    return samples[0::step][:CHOOSING], samples[1::step][:CHECKING]
+    pairs = choosing_numbers((len(samples) + 1) // 2, min(CHOOSING, CHECKING))
+    checking = tuple(sample for pair in pairs for sample in samples[2 * pair + 1 : 2 * pair + 2])
+    return tuple(samples[2 * pair] for pair in pairs), checking
 
 
 def some_first(samples: tuple[Sample, ...]) -> tuple[Sample, ...]:
     """Reorder samples so that an evenly spaced subset, which every calibrator runs, comes first."""
-    first = range(0, len(samples), max(1, len(samples) // OF_LARGE))[:OF_LARGE]
+    first = choosing_numbers(len(samples), OF_LARGE)
     return (
         *(samples[place] for place in first),
         *(sample for place, sample in enumerate(samples) if place not in first),
@@ -130,13 +133,13 @@ def without(parts: Sequence[Part], part: int) -> tuple[Part, ...]:
 
 def from_all_over(samples: SampleSource, most: int) -> SamplePart:
     """Return at most `most` evenly spaced samples of the source. They are not kept in memory."""
-    return SamplePart(samples, 0, max(1, len(samples) // most), most)
+    return SamplePart(samples, choosing_numbers(len(samples), most))
 
 
 def fitting_samples(view: GraphView, samples: SampleSource, count: int) -> tuple[Sample, ...]:
-    """Return at most `count` samples for a fit, in order: see `fitting_numbers`."""
-    numbers = fitting_numbers(view, len(samples))
-    return tuple(islice((sample for number, sample in enumerate(samples) if number in numbers), count))
+    """Return at most `count` evenly spaced samples for a fit, in order: see `fitting_numbers`."""
+    numbers = sorted(fitting_numbers(view, len(samples)))
+    return tuple(picked(samples, [numbers[place] for place in choosing_numbers(len(numbers), count)]))
 
 
 def fitting_numbers(view: GraphView, whole: int) -> frozenset[int]:
@@ -150,21 +153,11 @@ def fitting_numbers(view: GraphView, whole: int) -> frozenset[int]:
     if whole < 2:
         return frozenset(range(whole))
     chosen = choosing_numbers(whole, count_taken(view, whole))
-    if chosen.step == 1:
+    if whole < 2 * len(chosen):
         return frozenset(range(1, whole, 2))
     return frozenset(range(whole)).difference(chosen)
 
 
-def spread(samples: SampleSource, count: int) -> Iterator[Sample]:
-    """Yield about `count` evenly spaced samples of the source, because data sets are often sorted by class."""
-    step = max(1, len(samples) // count)
-    if isinstance(samples, Samples):
-        yield from samples.every(step)
-    else:
-        yield from islice(iter(samples), 0, None, step)
-
-
 def spread_over(samples: tuple[Sample, ...], most: int) -> tuple[Sample, ...]:
     """Return at most `most` evenly spaced samples, and at least one."""
-    whole, count = len(samples), max(1, most)
-    return tuple(samples[number * whole // count] for number in range(count)) if count < whole else samples
+    return tuple(samples[number] for number in choosing_numbers(len(samples), max(1, most)))
