@@ -19,6 +19,7 @@ from PIL import Image
 
 from qdqtool.calibration.samples import batches, open_samples, sample_objects
 from qdqtool.calibration.samples.arrays import members
+from qdqtool.calibration.samples.conform import shape_image
 from qdqtool.calibration.samples.labels import read_labels
 from qdqtool.core.recipe import Preprocess
 from qdqtool.core.tensors import TensorInfo
@@ -285,6 +286,19 @@ def test_letterbox_pads_beside_or_below(tmp_path: Path) -> None:
         (found,) = values(str(tmp_path), (info("x", 1, 3, 20, 20),), preprocess=recipe)
         assert (found[0, 0, row : row + 10] == 200).all()
         assert (found == 114).sum() == 3 * 10 * 20
+
+
+@given(st.integers(1, 2000), st.integers(1, 2000), st.sampled_from([(640, 640), (320, 640), (224, 224)]))
+def test_a_letterbox_has_the_sizes_of_ultralytics(width: int, height: int, target: tuple[int, int]) -> None:
+    ratio = min(target[0] / height, target[1] / width)
+    inner = max(1, round(width * ratio)), max(1, round(height * ratio))
+    assert max(inner[0] / target[1], inner[1] / target[0]) == 1
+    left, top = (round((side - length) / 2 - 0.1) for side, length in zip(target[::-1], inner, strict=True))
+    pixels = np.full((height, width, 3), 255, np.uint8)
+    shown = shape_image(Image.fromarray(pixels), Preprocess(letterbox=target, pad=0))[:, :, 0] > 0
+    rows, columns = np.nonzero(shown)
+    assert (columns.min(), rows.min()) == (left, top)
+    assert (columns.max() + 1 - left, rows.max() + 1 - top) == inner
 
 
 def test_raw_arrays_are_prepared_like_images(tmp_path: Path) -> None:

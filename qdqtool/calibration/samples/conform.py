@@ -227,10 +227,14 @@ def _apply_letterbox(image: Image, target: tuple[int, int], preprocess: Preproce
 def _letterbox(
     size: tuple[int, int], target: tuple[int, int], anchor: str
 ) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Return (width, height) and (left, top) of a picture of `size` in a letterbox of (height, width)."""
+    """Return (width, height) and (left, top) of a picture of `size` in a letterbox of (height, width).
+
+    A letterbox around the centre rounds as Ultralytics does; at the top left, lengths are cut off as in YOLOX.
+    """
     height, width = target
     ratio = min(width / size[0], height / size[1])
-    inner = (max(1, int(size[0] * ratio)), max(1, int(size[1] * ratio)))
+    rounded = round if anchor == "center" else int
+    inner = (max(1, rounded(size[0] * ratio)), max(1, rounded(size[1] * ratio)))
     return inner, ((width - inner[0]) // 2, (height - inner[1]) // 2) if anchor == "center" else (0, 0)
 
 
