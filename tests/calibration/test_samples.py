@@ -301,6 +301,21 @@ def test_a_letterbox_has_the_sizes_of_ultralytics(width: int, height: int, targe
     assert (columns.max() + 1 - left, rows.max() + 1 - top) == inner
 
 
+@pytest.mark.parametrize("kind", ["uint8", "int8", "int32", "int64"])
+def test_pictures_feed_inputs_of_integers(kind: str, tmp_path: Path) -> None:
+    painted(tmp_path, "a.png", (5, 4), (100, 50, 0))
+    wanted = (info("x", "N", 3, 4, 5, dtype=kind),)
+    (found,) = values(str(tmp_path), wanted)
+    assert found.dtype == kind
+    assert found[0, :, 0, 0].tolist() == [100, 50, 0]
+    with pytest.raises(InputFileError, match="fractions") as caught:
+        values(str(tmp_path), wanted, preprocess=Preprocess(scale=1 / 255))
+    assert "samples.preprocess.scale=1" in caught.value.fix
+    Image.fromarray(np.full((4, 5), 1000, np.uint16)).save(tmp_path / "a.png")
+    (deep,) = values(str(tmp_path), wanted)
+    assert (deep == 4).all()
+
+
 def test_raw_arrays_are_prepared_like_images(tmp_path: Path) -> None:
     pixels = np.random.default_rng(0).integers(0, 256, (3, 4, 5, 3), dtype=np.uint8)
     recipe = Preprocess(arrays=True, scale=1 / 255, mean=(0.1, 0.2, 0.3), std=(0.5,))

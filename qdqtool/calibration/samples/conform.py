@@ -366,10 +366,25 @@ def _fit_sample(raw: RawSample, info: TensorInfo, preprocess: Preprocess) -> NDA
     where = f"{raw.name}, input {info.name!r}"
     if raw.is_image or (preprocess.arrays and not raw.is_ready):
         rows = array if raw.is_image else shape_array(_without_batch(array, info, preprocess), preprocess)
-        array = scale_values(rows, preprocess)
+        is_integer = np.dtype(NUMPY_TYPES.get(info.dtype, np.float32)).kind in "iu"
+        # a picture of 16 bits has fractions
+        array = scale_values(np.rint(rows) if raw.is_image and is_integer else rows, preprocess)
+        array = _as_integers(array, where) if is_integer else array
     typed = _convert_type(array, info, where)
     shape = fitted_shape(typed.shape, info.shape, where, picture=raw.is_image)
     return np.asarray(typed.reshape(shape), order="C")
+
+
+def _as_integers(values: NDArray[np.float32], where: str) -> NDArray[np.int64]:
+    with np.errstate(invalid="ignore"):
+        integers = values.astype(np.int64)
+    if not np.array_equal(integers, values):
+        raise InputFileError(
+            "the model reads integers, but the prepared values are fractions",
+            fix=f"{Setting('samples.preprocess.scale', '1')}, with mean 0 and std 1: this model scales pictures itself",
+            where=where,
+        )
+    return integers
 
 
 def _without_batch(array: NDArray[Any], info: TensorInfo, preprocess: Preprocess) -> NDArray[Any]:
