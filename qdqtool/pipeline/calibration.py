@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from glob import glob
+from glob import escape, glob
 from pathlib import Path
 
 from qdqtool.calibration.collect import Collection, OnProgress
@@ -356,7 +356,8 @@ def merge(places: Sequence[str]) -> Histograms:
     """
     paths: list[Path] = []
     for place in places:
-        pattern = str(Path(place) / "*.npz") if Path(place).is_dir() else place
+        exact = escape(place)
+        pattern = f"{exact}/*.npz" if Path(place).is_dir() else exact if Path(place).is_file() else place
         files = sorted(Path(match) for match in glob(pattern))  # noqa: PTH207 -- absolute patterns too
         if not files:
             raise UsageError(f"{place!r} matches no file", fix="pass the .npz files that --shard wrote")

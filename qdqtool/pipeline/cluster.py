@@ -31,6 +31,8 @@ from qdqtool.calibration.histograms import (
 )
 from qdqtool.calibration.pool import CollectOptions
 from qdqtool.calibration.samples import SampleInput
+from qdqtool.calibration.samples.opening import SampleSpec
+from qdqtool.core.recipe import Preprocess
 from qdqtool.errors import InputFileError, MissingPackage, QdqError, SystemFault, UsageError
 from qdqtool.pipeline.calibration import Calibration, CalibrationRequest
 from qdqtool.platform import processors
@@ -356,5 +358,5 @@ def absolute(samples: SampleInput) -> str:
 
 def _heads(samples: str) -> tuple[str, ...]:
     """Return the parts of a `--samples` text that may be a path: "digits.npz[:8]", "feeds.py:function"."""
-    place = samples.partition("[")[0]
+    place = SampleSpec(text=samples, preprocess=Preprocess()).place
     return tuple(head for head in (place, place.rpartition(":")[0]) if head)

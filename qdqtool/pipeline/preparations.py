@@ -21,6 +21,7 @@ from pydantic import ValidationError
 from qdqtool.backends.shapes import parse_shapes
 from qdqtool.calibration.samples import SampleInput, open_samples
 from qdqtool.calibration.samples.images import SUFFIXES
+from qdqtool.calibration.samples.opening import SampleSpec
 from qdqtool.core.comparison import GIVEN, GUESSED, Assumption
 from qdqtool.core.protocols import InputProfile
 from qdqtool.core.recipe import PRESETS, Preprocess, Recipe
@@ -215,10 +216,10 @@ def read_task(path: Path, recipe: str | None = None) -> tuple[str, ...]:
 
 
 def _is_pictures(samples: SampleInput) -> bool:
-    folder = Path(samples.partition("[")[0]) if isinstance(samples, str) else None
-    if folder is None or not folder.is_dir():
+    if not isinstance(samples, str):
         return False
-    return any(entry.suffix.lower() in SUFFIXES for entry in folder.rglob("*"))
+    folder = Path(SampleSpec(text=samples, preprocess=Preprocess()).place)
+    return folder.is_dir() and any(entry.suffix.lower() in SUFFIXES for entry in folder.rglob("*"))
 
 
 def _check_values(values: Values, where: Path) -> Values:

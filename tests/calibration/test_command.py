@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import textwrap
+from glob import escape
 from pathlib import Path
 
 import numpy as np
@@ -70,13 +71,15 @@ def test_shards_are_merged_to_the_same_bytes(bias: str, model: str, data: str, t
     whole, merged = tmp_path / "whole.json", tmp_path / "merged.json"
     options = ["--set", f"calibrate.bias={bias}"]
     assert run(["calibrate", model, "--samples", data, "-o", str(whole), *options]) == 0
-    folder = tmp_path / "parts"
+    folder = tmp_path / "parts [1]"
     for number in (1, 2, 3):
         part = ["--shard", f"{number}/3", "-o", str(folder / f"p{number}.npz")]
         assert run(["calibrate", model, "--samples", data, *part]) == 0
-    for place in (str(folder), str(folder / "p*.npz")):
+    files = [str(folder / f"p{number}.npz") for number in (1, 2, 3)]
+    for places in ([str(folder)], [escape(str(folder)) + "/p*.npz"], files):
         more = ["--samples", data, "-o", str(merged), *options]
-        assert run(["calibrate", model, "--merge", place, *more]) == 0
+        merging = [word for place in places for word in ("--merge", place)]
+        assert run(["calibrate", model, *merging, *more]) == 0
         assert merged.read_bytes() == whole.read_bytes()
 
 

@@ -139,6 +139,9 @@ def test_samples_are_the_same_in_any_folder(tmp_path: Path, monkeypatch: pytest.
     assert absolute("s.npz[:4]") == f"{tmp_path}/s.npz[:4]"
     assert absolute("./s.npz[:4]") == f"{tmp_path}/s.npz[:4]"
     assert absolute("feeds.py:feeds[2:]") == f"{tmp_path}/feeds.py:feeds[2:]"
+    (tmp_path / "set [1]").mkdir()
+    assert absolute("set [1]") == f"{tmp_path}/set [1]"
+    assert absolute("set [1][:4]") == f"{tmp_path}/set [1][:4]"
     assert absolute("random:4") == "random:4"
     assert absolute("package.module:feeds") == "package.module:feeds"
 

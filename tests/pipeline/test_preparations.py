@@ -131,9 +131,9 @@ def network(tmp_path: Path) -> Path:
     return models.save(s.model(), tmp_path)
 
 
-@pytest.fixture
-def pictures(tmp_path: Path) -> str:
-    folder = tmp_path / "pictures"
+@pytest.fixture(params=["pictures", "pictures [1]"])
+def pictures(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    folder = tmp_path / str(request.param)
     folder.mkdir()
     Image.fromarray(np.zeros((8, 8, 3), np.uint8)).save(folder / "a.png")
     return str(folder)

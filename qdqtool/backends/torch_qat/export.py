@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
 from functools import partial
+from glob import escape
 from pathlib import Path
 from shutil import rmtree
 from tempfile import TemporaryDirectory
@@ -58,7 +59,7 @@ def export(flat: fx.GraphModule, inputs: Inputs, path: Path, *, exporter: str, o
 
 def _clear(path: Path) -> None:
     """Remove files that a killed export left beside its model."""
-    for draft in path.parent.glob(f".{path.name}.*"):
+    for draft in path.parent.glob(f".{escape(path.name)}.*"):
         if draft.is_dir():
             rmtree(draft)
         else:
