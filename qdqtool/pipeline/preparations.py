@@ -52,6 +52,8 @@ _NAMES: Final = {"colour": "colour order"}
 _UNIT: Final = PRESETS["yolo"]
 _UNCUT: Final = 384
 """Side in pixels from which ConvNext's processor resizes to a square without a cut."""
+_SQUARE: Final = ("ViT", "DeiT", "Beit", "Segformer", "DPT", "EfficientNet", "Perceiver", "Blip")
+"""Beginnings of the classes of transformers that resize to a square if `size` is a number; others resize the shorter side."""
 _TASKS: Final = {"ForSemanticSegmentation": "segment", "ForCTC": "text", "ForTokenClassification": "tokens"}
 """By the end of the name of an architecture of transformers: the task of its logits."""
 _ONNX_RANGES: Final[Mapping[str, Values]] = {
@@ -315,7 +317,9 @@ def _hugging_face(document: Any) -> Values:
         if name in {"mean", "std"} and isinstance(value, float)
     }
     if document.get("do_resize", True) and (size := _size(document.get("size"))) is not None:
-        values["resize"] = size
+        kind = str(document.get("image_processor_type") or document.get("feature_extractor_type"))
+        is_square = isinstance(size, int) and kind.startswith(_SQUARE)
+        values["resize"] = (size, size) if is_square else size
     if document.get("do_center_crop") and (crop := _size(document.get("crop_size"))) is not None:
         values["crop"] = crop
     side, share = values.get("resize"), document.get("crop_pct")

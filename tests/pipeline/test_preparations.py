@@ -44,6 +44,31 @@ FILES: dict[str, tuple[str, Any, dict[str, Any]]] = {
         },
         {"resize": (224, 224), "scale": 1 / 255, "mean": (0.5, 0.5, 0.5), "colour": "rgb"},
     ),
+    "an older ViT, which resizes to a square": (
+        "preprocessor_config.json",
+        {
+            "do_normalize": True,
+            "do_resize": True,
+            "feature_extractor_type": "ViTFeatureExtractor",
+            "image_mean": [0.5, 0.5, 0.5],
+            "image_std": [0.5, 0.5, 0.5],
+            "size": 224,
+        },
+        {"resize": (224, 224), "crop": None, "scale": 1 / 255, "mean": (0.5, 0.5, 0.5)},
+    ),
+    "an older CLIP, which resizes the shorter side": (
+        "preprocessor_config.json",
+        {
+            "crop_size": 224,
+            "do_center_crop": True,
+            "do_resize": True,
+            "feature_extractor_type": "CLIPFeatureExtractor",
+            "image_mean": [0.5, 0.5, 0.5],
+            "image_std": [0.5, 0.5, 0.5],
+            "size": 224,
+        },
+        {"resize": 224, "crop": 224},
+    ),
     "a MobileViT, which reads BGR": (
         "preprocessor_config.json",
         {
