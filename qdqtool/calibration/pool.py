@@ -15,6 +15,8 @@ from threading import Condition, Event, Lock
 from typing import TYPE_CHECKING, Any, Final
 from weakref import finalize
 
+import numpy as np
+
 from calibrators.histogram import Histogram, Tally, scratch
 from qdqtool.calibration.histograms import merge_histograms
 from qdqtool.calibration.samples.opening import Batch, NanPolicy
@@ -307,11 +309,18 @@ def fetched_bytes(view: GraphView, tensors: tuple[str, ...]) -> int:
 
 
 def _without_padding(values: NDArray[Any], batch: Batch) -> NDArray[Any]:
-    """Remove the rows of samples that only fill the batch.
+    """Remove the rows of samples that only fill the batch: copies of the last sample, on the first or second axis.
 
-    Keep all rows if their number is not a multiple of the batch size.
+    Keep all rows if neither axis ends with such copies. Recurrent networks have the samples on the second axis.
     """
     whole = len(batch.names) + batch.padding
-    if values.shape[0] % whole:
-        return values
-    return values[: values.shape[0] // whole * len(batch.names)]
+    for axis in range(min(2, values.ndim)):
+        rows, remainder = divmod(values.shape[axis], whole)
+        if remainder or not rows:
+            continue
+        kept, copies = np.split(values, [rows * len(batch.names)], axis)
+        last = np.split(kept, [rows * (len(batch.names) - 1)], axis)[1]
+        tiled = np.concatenate([last] * batch.padding, axis)
+        if np.allclose(copies, tiled, rtol=1e-4, atol=0, equal_nan=True):
+            return kept
+    return values

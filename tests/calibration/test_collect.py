@@ -129,6 +129,18 @@ def test_a_fixed_batch_with_a_rest_counts_every_sample_once(tmp_path: Path) -> N
     assert found.tensors["relu1_y"].total == 10 * 8 * 8 * 8
 
 
+def test_copies_that_fill_a_batch_are_left_out_of_the_second_axis_too(tmp_path: Path) -> None:
+    sketch = models.Sketch()
+    x = sketch.node("Transpose", [sketch.input("x", [4, 8, 6])], "steps", perm=[1, 0, 2])
+    sketch.output(sketch.node("MatMul", [x, sketch.weight("w", 6, 5)], "y", name="mm"), [8, 4, 5])
+    model = opened(sketch.model(), tmp_path)
+    data = images(tmp_path, 10, (8, 6))
+    placement = placed(model)
+    assert "steps" in activations(placement)
+    found = gathered(model, str(data))
+    assert found.tensors["steps"] == histogram_of(np.load(data)["x"])
+
+
 class Plain:
     """A source of somebody else: it only keeps the protocol."""
 
