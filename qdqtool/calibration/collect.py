@@ -190,7 +190,10 @@ class Collection:
     def _saved_histograms(self, path: Path, identity: dict[str, str], span: Span) -> Histograms | None:
         """Load the histograms that an earlier run saved at `path`.
 
-        Return None if there is no file, or if it is for another model, other samples or another part.
+        Return None if there is no file, or if it is for another model, other samples or another number of shards.
+
+        Raises:
+            InputFileError: the file has other content, or another shard of these samples.
         """
         if not path.exists():
             return None
@@ -203,4 +206,10 @@ class Collection:
                 where=str(path),
             ) from error
         is_same_span = replace(saved.span, done=0) == replace(span, done=0)
+        if saved.identity == identity and saved.span.shards == span.shards and saved.span.shard != span.shard:
+            raise InputFileError(
+                f"refusing to overwrite: the file holds shard {saved.span.shard + 1}/{saved.span.shards}",
+                fix="choose another file for each shard",
+                where=str(path),
+            )
         return saved if saved.identity == identity and is_same_span else None

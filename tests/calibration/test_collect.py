@@ -424,6 +424,15 @@ def test_a_missing_doubled_foreign_or_unfinished_shard_is_refused(
             merge_parts(parts)
 
 
+def test_a_shard_does_not_overwrite_another_one(model: Model, data: Path, tmp_path: Path) -> None:
+    paths = shards_of(model, data, tmp_path, 2)
+    before = paths[0].read_bytes()
+    collection = Collection(model, placed(model), open_samples(str(data), model.view.inputs), resumable=True)
+    with pytest.raises(InputFileError, match="shard 1/2"):
+        collection.resume(Span(shard=1, shards=2, total=11), paths[0])
+    assert paths[0].read_bytes() == before
+
+
 @pytest.mark.parametrize("text", ["0/3", "4/3", "x", "1/0", "1", "-1/2"])
 def test_an_impossible_shard_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="not a shard"):
