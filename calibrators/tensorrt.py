@@ -425,10 +425,8 @@ def _abandon(buffers: DeviceBuffers) -> None:
 
 
 def _write(path: Path, content: bytes) -> None:
-    handle, draft = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    try:
-        with os.fdopen(handle, "wb") as stream:
-            stream.write(content)
-        Path(draft).replace(path)
-    finally:
-        Path(draft).unlink(missing_ok=True)
+    # a folder of its own: a file of mkstemp could be read by its owner only
+    with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as folder:
+        draft = Path(folder) / path.name
+        draft.write_bytes(content)
+        draft.replace(path)

@@ -297,6 +297,15 @@ def test_a_cache_that_cannot_be_read_or_written_is_an_error(name: str, cuda: Cud
         calibrator.finish()
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no permission bits")
+def test_a_cache_can_be_read_by_whoever_can_read_other_new_files(cuda: Cuda, tmp_path: Path) -> None:
+    (tmp_path / "usual").touch()
+    with calibrators.tensorrt.EntropyCalibrator2(SAMPLES, cache=tmp_path / "c") as calibrator:
+        build(calibrator, cuda)
+    assert (tmp_path / "c").stat().st_mode == (tmp_path / "usual").stat().st_mode
+    assert {path.name for path in tmp_path.iterdir()} == {"c", "usual"}
+
+
 def test_an_empty_cache_is_none(cuda: Cuda, tmp_path: Path) -> None:
     (tmp_path / "c").touch()
     with calibrators.tensorrt.EntropyCalibrator2(SAMPLES, cache=tmp_path / "c") as calibrator:
