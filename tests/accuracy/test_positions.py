@@ -167,3 +167,12 @@ def test_the_report_and_the_search_for_float_nodes_judge_alike() -> None:
             assert outcome.hits == (1.0, pytest.approx(task.results()[0].candidate / 100))
         else:
             assert outcome.hits is None
+
+
+def test_class_numbers_of_a_fixed_batch_are_one_answer_for_each_sample() -> None:
+    task = Task("classify")
+    for number in (7, 3):
+        sample = Sample(name="s", feeds={"x": np.zeros((4, 2), np.float32)}, label=7)
+        task.add({"y": np.full(4, 7)}, {"y": np.full(4, number)}, sample)
+    (result,) = task.results()
+    assert (result.metric, result.reference, result.candidate) == ("top1", 100, 50)
