@@ -176,6 +176,23 @@ def test_labels_lie_beside_the_data_or_in_a_file(tmp_path: Path) -> None:
         open_samples(text, X, labels=str(tmp_path / "few.txt"))
 
 
+@pytest.mark.parametrize("shape", [(), (1,)])
+@pytest.mark.parametrize("rows", [ROWS[0], ROWS[:1]], ids=["sample", "batch of 1"])
+def test_a_file_of_one_sample_keeps_its_label(
+    shape: tuple[int, ...], rows: np.ndarray, tmp_path: Path
+) -> None:
+    for number, label in enumerate((7, 9)):
+        np.savez(tmp_path / f"{number}.npz", x=rows, y=np.full(shape, label))
+    assert [sample.label for sample in open_samples(str(tmp_path), X)] == [7, 9]
+
+
+def test_an_array_that_feeds_an_input_is_not_a_label(tmp_path: Path) -> None:
+    text = saved(tmp_path, x=ROWS, label=np.arange(6))
+    samples = [*open_samples(text, (*X, info("label", "N", dtype="int64")))]
+    assert [sample.label for sample in samples] == [None] * 6
+    assert [sample.feeds["label"].item() for sample in samples] == [*range(6)]
+
+
 @pytest.mark.parametrize(
     ("name", "content", "wanted"),
     [

@@ -252,7 +252,11 @@ class ArrayFile:
             return
         if self.rows is None:
             whole = {name: member.whole() for name, member in self.arrays.items()}
-            yield RawSample(name=str(self.path), arrays=whole)
+            yield RawSample(
+                name=str(self.path),
+                arrays=whole,
+                label=None if self.labels is None else int(self.labels.whole().item()),
+            )
             return
         names = [name for name, member in self.arrays.items() if member.shape]
         scalars = {name: member.whole() for name, member in self.arrays.items() if not member.shape}
@@ -298,7 +302,8 @@ def open_file(path: Path, inputs: tuple[TensorInfo, ...], preprocess: Preprocess
         InputFileError: no array for an input, or arrays of different numbers of samples.
     """
     by_key = {member.key: member for member in members(path)}
-    labels = next((by_key[key] for key in LABEL_KEYS if key in by_key and _is_labels(by_key[key])), None)
+    keys = [key for key in LABEL_KEYS if key in by_key and all(key != info.name for info in inputs)]
+    labels = next((by_key[key] for key in keys if _is_labels(by_key[key])), None)
     arrays = _assign_arrays(path, by_key, labels, inputs)
     is_whole = bool(without_batch(inputs)) and _all_whole(arrays, inputs)
     counts = {
@@ -320,7 +325,7 @@ def open_file(path: Path, inputs: tuple[TensorInfo, ...], preprocess: Preprocess
             "the arrays of the file hold no values", fix="save samples with values", where=str(path)
         )
     _check_shapes(path, arrays, inputs, preprocess, rows)
-    if labels is not None and labels.shape[0] != rows:
+    if labels is not None and math.prod(labels.shape) != (1 if rows is None else rows):
         labels = None
     return ArrayFile(path=path, arrays=arrays, labels=labels, rows=rows)
 
@@ -399,7 +404,7 @@ def _all_whole(arrays: Mapping[str, Member], inputs: tuple[TensorInfo, ...]) -> 
 
 
 def _is_labels(member: Member) -> bool:
-    return len(member.shape) == 1 and member.dtype.kind in "iu"
+    return len(member.shape) <= 1 and member.dtype.kind in "iu"
 
 
 def _count(file: ArrayFile) -> int:
