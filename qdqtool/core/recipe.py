@@ -296,7 +296,8 @@ class CalibrationOptions(RecipeSection):
     """Zero points for activations whose values are all or mostly on one side of 0, as after Relu and Gelu.
     TensorRT has no zero points: a constant is subtracted before Q and added back in the next bias. always:
     symmetric ranges without zero points. never: zero points wherever they can be written. auto: zero points
-    if `method` is auto, the outputs gain more than 0.3 dB and a build has no more kernels. For classic
+    if `method` is auto, the outputs gain and a build has no more kernels. Without a build, the gain must be
+    significant and exceed 0.3 dB. For classic
     TensorRT, auto and never use only zero points that need no extra node, because no build was tested.
     """
     zero_point_bytes: Annotated[float, Field(ge=0)] = 0.02

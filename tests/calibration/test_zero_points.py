@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,9 @@ from hypothesis import strategies as st
 
 import qdqtool
 from qdqtool.calibration.caches.files import read_cache
-from qdqtool.core.calibration import CalibrationTable, TensorRange
+from qdqtool.calibration.samples import open_samples
+from qdqtool.calibration.table import groups
+from qdqtool.core.calibration import CalibrationTable, TensorRange, ZeroPoints
 from qdqtool.core.journal import TrialOutcome
 from qdqtool.core.kinds import CALIBRATION
 from qdqtool.graph.onnx_io.load import load
@@ -21,7 +24,7 @@ from qdqtool.graph.qdq.find import find
 from qdqtool.graph.qdq.insert import insert
 from qdqtool.pipeline.ranges import zero_points
 from qdqtool.pipeline.ranges.executor import TrialSession
-from qdqtool.pipeline.ranges.zero_points import _Ends
+from qdqtool.pipeline.ranges.zero_points import _Ends, with_zero_points
 from qdqtool.placement.decide import decide
 from tests.graph.test_zero_points import NETWORKS, Net
 from tests.pipeline.test_uneven import recipe_of, run, table_of, written
@@ -135,6 +138,63 @@ def test_more_bytes_than_allowed_need_a_gain_of_one_decibel(tmp_path: Path) -> N
     assert table.zero_points is not None
     assert table.zero_points.gain_db is not None
     assert table.zero_points.gain_db > 1
+
+
+@pytest.mark.parametrize("rivals", [True, False], ids=["with a rival", "alone"])
+def test_ranges_of_the_calibrator_with_the_least_noise_with_zero_points_are_taken(
+    rivals: bool, tmp_path: Path
+) -> None:
+    path = written(tmp_path, "relu")
+    recipe = recipe_of("none")
+    symmetric = recipe.calibrate.model_copy(update={"symmetric": "always"})
+    table = table_of(path, recipe.model_copy(update={"calibrate": symmetric}))
+    model = load(path)
+    placement = decide(model.view, recipe.placing)
+    activations = {name for group in groups(placement) for name in group}
+    narrow = replace(
+        table,
+        ranges=tuple(
+            replace(entry, amax=(entry.amax[0] / 4,)) if entry.tensor in activations else entry
+            for entry in table.ranges
+        ),
+    )
+    samples = open_samples(str(tmp_path / "s.npz"), model.view.inputs)
+    assert table.journal is not None
+    name = table.journal.trials[-1].what
+    others = {name: table.ranges} if rivals else {}
+    finished = with_zero_points((model, placement), narrow, samples, recipe, rivals=others)
+    assert finished.journal is not None
+    if rivals:
+        assert name in {trial.what for trial in finished.journal.kept}
+    moved = finished.by_tensor()
+    plain = [name for name in activations if not moved[name].zero_point]
+    assert plain
+    source = table if rivals else narrow
+    assert all(moved[name].amax == source.by_tensor()[name].amax for name in plain)
+    weights = [entry for entry in table.ranges if entry.tensor not in activations]
+    assert all(moved[entry.tensor].amax == entry.amax for entry in weights)
+
+
+@pytest.mark.parametrize(
+    ("kernels", "bytes_moved", "gain", "is_proven", "is_kept"),
+    [
+        ((9, 9), (100, 100), 0.1, False, True),
+        ((9, 9), (100, 110), 0.9, True, False),
+        ((9, 9), (100, 110), 1.1, False, True),
+        ((9, 10), (100, 100), 5.0, True, False),
+        (None, None, 5.0, False, False),  # no engine shows what they cost
+        (None, None, 0.4, True, True),
+    ],
+)
+def test_only_zero_points_whose_costs_are_known_need_no_proof(
+    kernels: tuple[int, int] | None,
+    bytes_moved: tuple[int, int] | None,
+    gain: float,
+    is_proven: bool,
+    is_kept: bool,
+) -> None:
+    summary = ZeroPoints(tensors=1, saturating=1, gain_db=gain, kernels=kernels, bytes=bytes_moved)
+    assert (zero_points._refusal(summary, gain, 0.02, is_proven=is_proven) is None) is is_kept
 
 
 def test_the_written_model_has_no_zero_point_and_reads_back_with_them(tmp_path: Path) -> None:

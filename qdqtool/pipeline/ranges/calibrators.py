@@ -29,7 +29,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
@@ -71,6 +71,7 @@ class Judged:
         trial: the session that ran it.
         samples: the samples on which `best` was judged; if biases are corrected, no more than fit into one run.
         records: every candidate that was tried.
+        rivals: ranges of the other calibrators that ran all samples, by calibrator. With zero points one of them may have less noise.
     """
 
     table: CalibrationTable
@@ -78,6 +79,7 @@ class Judged:
     trial: TrialSession
     samples: tuple[Sample, ...]
     records: Records = ()
+    rivals: Mapping[str, tuple[TensorRange, ...]] = field(default_factory=dict, repr=False)
 
 
 def competing() -> tuple[str, ...]:
@@ -149,7 +151,9 @@ def choose(
         records += (record_comparison(edit, best.shares, tried[0].shares, kept),)
     gain = max(_gain(best, candidate) for candidate in tried)
     table = explain_choice(best.table, tables, gain, describe_choice(len(tried), len(best.shares)))
-    return Judged(table=table, best=best, trial=trial, samples=samples, records=records)
+    whole = [candidate for candidate in tried if len(candidate.shares) == len(samples)]
+    rivals = {candidate.method: candidate.table.ranges for candidate in whole if candidate is not best}
+    return Judged(table=table, best=best, trial=trial, samples=samples, records=records, rivals=rivals)
 
 
 def _average_tied(trial: TrialSession, tried: Sequence[TriedTable], samples: Sequence[Sample]) -> TriedTable:

@@ -15,8 +15,8 @@ descent from the result of `gptq` lowers the errors of layers a little, but not 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from qdqtool.calibration.collect import OnProgress, collect
@@ -25,7 +25,7 @@ from qdqtool.calibration.moments import SAMPLES, multiplications
 from qdqtool.calibration.pool import CollectOptions
 from qdqtool.calibration.rounding import GPTQ, WeightRounding, layers_of, round_weights, weight_share
 from qdqtool.calibration.table import Constants, constants, groups, make_tables
-from qdqtool.core.calibration import CalibrationTable, Equalized
+from qdqtool.core.calibration import CalibrationTable, Equalized, TensorRange
 from qdqtool.core.journal import TrialOutcome
 from qdqtool.core.placement import Placement
 from qdqtool.core.protocols import SampleSource
@@ -132,11 +132,13 @@ class TableRequest:
 class FinalTable:
     """A calibration table, and the histograms from which it was made.
 
-    If `auto` equalized channels, these are new histograms.
+    If `auto` equalized channels, these are new histograms. `rivals` are ranges of the calibrators that were not chosen, for this
+    network.
     """
 
     table: CalibrationTable
     histograms: Histograms
+    rivals: Mapping[str, tuple[TensorRange, ...]] = field(default_factory=dict)
 
 
 def final_tables(
@@ -175,12 +177,12 @@ def _final(request: TableRequest, method: str, on_progress: OnProgress | None) -
     early = refuse_extremes(request.model, smallest_ranges(widest, tensors), tensors, request.samples)
     maker, table, notes = _table(request, options, on_progress)
     notes = (*early, *notes)
-    final = FinalTable(table=table, histograms=request.histograms)
+    final = plain = FinalTable(table=table, histograms=request.histograms, rivals=maker.rivals)
     if way == AUTO and not request.changes:
         final, more = or_without(
             "equalization",
-            lambda: _equalized_if_better(request, table, maker, on_progress),
-            lambda: FinalTable(table=table, histograms=request.histograms),
+            lambda: _equalized_if_better(request, plain, maker, on_progress),
+            lambda: plain,
         )
         notes += more
     network, before = (request.model, request.placement), final.table
@@ -190,7 +192,9 @@ def _final(request: TableRequest, method: str, on_progress: OnProgress | None) -
         # Biases are corrected to the means of layers, and equalization changes these means.
         reference = maker.reference.of(floats) if maker.reference and before.equalized else maker.reference
         changed = _with(request.recipe, options)
-        return with_zero_points(network, before, request.samples, changed, reference, on_progress)
+        return with_zero_points(
+            network, before, request.samples, changed, reference, on_progress, final.rivals
+        )
 
     moved, more = or_without("zero points", moved_table, lambda: before)
     notes += more
@@ -251,7 +255,7 @@ def _with_changes(
 
 def _equalized_if_better(
     request: TableRequest,
-    plain: CalibrationTable,
+    kept: FinalTable,
     maker: _Maker,
     on_progress: OnProgress | None,
 ) -> FinalTable:
@@ -263,7 +267,7 @@ def _equalized_if_better(
     least noise. All tables are compared on the samples that choose calibrators, and the gain must be significant for
     all of them together.
     """
-    kept = FinalTable(table=plain, histograms=request.histograms)
+    plain = kept.table
     model, placement, samples = request.model, request.placement, request.samples
     assert samples is not None
     if not samples.meaningful or len(samples) <= _FEWEST or weight_bytes(model) >= SINGLE_FILE_LIMIT:
@@ -298,7 +302,8 @@ def _equalized_if_better(
         is_best = tried.noise < best.noise
         if is_best:
             best, gain = tried, tried.decibel - before.decibel
-            kept = FinalTable(table=_with_changes(table, changes, way, gain), histograms=after.histograms)
+            changed = _with_changes(table, changes, way, gain)
+            kept = FinalTable(table=changed, histograms=after.histograms, rivals=again.rivals)
         beaten, chosen = (chosen, edit) if is_best else (edit, chosen)
         if beaten is not None:
             search.replaces(beaten.what, (TrialOutcome.REJECTED, "another equalization has less noise"))
@@ -393,6 +398,7 @@ class _Maker:
     Attributes:
         options: the calibrator's.
         reference: outputs of the float model, if calibrators were judged; taken from `like`, another form of the model, if possible.
+        rivals: ranges of calibrators that were judged and not chosen.
     """
 
     def __init__(
@@ -408,6 +414,7 @@ class _Maker:
         self._on_progress = on_progress
         self._like = like
         self.reference: Reference | None = None
+        self.rivals: Mapping[str, tuple[TensorRange, ...]] = {}
 
     def plain(self, constants: Constants | None = None) -> CalibrationTable:
         """Make the table from histograms only, without running the network."""
@@ -457,6 +464,7 @@ class _Maker:
             again, more = self._choose_again(reference, chosen, after, parts, samples)
             best = best if again is chosen else again.trial.settled(again.best, again.samples)
             chosen, records = again, (*records, *rounding_records, *more)
+        self.rivals = chosen.rivals
         table = with_journal(chosen.table, records)
         if not corrects:
             return table

@@ -8,12 +8,16 @@ point uses all numbers, and `graph.qdq.zero_points` writes it as constants that 
   for which there are no test builds, only groups that need no extra node are used: the saturation of Q replaces the
   Relu, and no border is padded.
 3. With twice as many numbers, a wider range has the least noise. So the larger end is also tried 1.15 times as large,
-   and as large as the largest value in the samples.
+   and as large as the largest value in the samples. The ranges of the other calibrators are tried too: the calibrator was
+   chosen without zero points.
 4. If the engine would have more kernels, fewer groups are tried: first without a Sub after a pool, then without any
   extra node.
-5. The zero points are kept if the outputs gain more than 0.3 dB, significantly, and the engine has no more kernels. If it moves
-   more bytes than `calibrate.zero_point_bytes` allows, the gain must exceed 1 dB. Without a builder, or for a large model, this is not
-   checked, and the report says so.
+5. The zero points are kept if the outputs gain, more likely than not, and the engine has no more kernels. If it moves more
+   bytes than `calibrate.zero_point_bytes` allows, the gain must exceed 1 dB. If the costs are known, the gain that is expected
+   decides, as between calibrators. A proof refused most gains of 1 to 2 dB if few samples hold most of the noise
+   (`docs/verified.md`).
+6. Without a builder, or for a large model, the costs are unknown. Then the gain must be significant and exceed 0.3 dB, and the report
+   says that no engine was built.
 """
 
 from __future__ import annotations
@@ -29,8 +33,9 @@ from qdqtool.backends import BUILDERS
 from qdqtool.calibration.collect import OnProgress
 from qdqtool.calibration.table import formats_of, groups
 from qdqtool.core.calibration import CalibrationTable, TensorRange, ZeroPoints
+from qdqtool.core.evidence import CONFIDENCE, false_alarm_of_choice
 from qdqtool.core.findings import KernelCounts
-from qdqtool.core.journal import TrialOutcome
+from qdqtool.core.journal import TrialOutcome, TrialRecord
 from qdqtool.core.placement import Placement
 from qdqtool.core.protocols import Builder, SampleSource
 from qdqtool.core.recipe import AUTO, Recipe
@@ -44,11 +49,18 @@ from qdqtool.pipeline.building import build_request, engine_counts, recipe_profi
 from qdqtool.pipeline.ranges.bias import add_shifts, correct_biases
 from qdqtool.pipeline.ranges.executor import TrialSession, TriedTable
 from qdqtool.pipeline.ranges.reference import Budget, Reference
-from qdqtool.pipeline.search.experiment import LeastGain, NetworkEdit, Search, with_journal
+from qdqtool.pipeline.search.experiment import (
+    LeastGain,
+    NetworkEdit,
+    Records,
+    Search,
+    mark_replaced,
+    with_journal,
+)
 from qdqtool.trt.ops import POOLS
 
 GAIN_DB: Final = 0.3
-"""Least gain of the outputs for which zero points are kept."""
+"""Least significant gain of the outputs for which zero points are kept if their costs are unknown."""
 _FOR_BYTES_DB: Final = 1.0
 """Gain of the outputs from which an engine may move more bytes than `calibrate.zero_point_bytes` allows."""
 _FEWEST: Final = 8
@@ -116,6 +128,7 @@ def with_zero_points(
     recipe: Recipe,
     reference: Reference | None = None,
     on_progress: OnProgress | None = None,
+    rivals: Mapping[str, tuple[TensorRange, ...]] | None = None,
 ) -> CalibrationTable:
     """Add zero points to the table if the recipe requires them or the outputs gain enough; otherwise return the table unchanged.
 
@@ -126,6 +139,7 @@ def with_zero_points(
         recipe: settings of the user.
         reference: outputs of the float model, if they are known already.
         on_progress: called with inferences that were run, of how many.
+        rivals: ranges of other calibrators that are tried with zero points, by calibrator.
 
     Raises:
         UsageError, InputFileError: as `insert` and the runners.
@@ -145,8 +159,19 @@ def with_zero_points(
         if samples is None or recipe.calibrate.bias != "correct":
             return moved
         return correct_biases(*network, moved, samples, on_progress)
-    proposer = _Proposer(network, table, samples, recipe, reference, on_progress)
+    alternatives = {name: _with_ranges(network[1], table, ranges) for name, ranges in (rivals or {}).items()}
+    proposer = _Proposer(network, (table, alternatives), samples, recipe, reference, on_progress)
     return proposer.run(forms, chosen, written)
+
+
+def _with_ranges(
+    placement: Placement, table: CalibrationTable, ranges: tuple[TensorRange, ...]
+) -> CalibrationTable:
+    """Return the table with the activation ranges in `ranges`, which name their choice."""
+    activations = {name for group in groups(placement) for name in group}
+    step = "calibrators with zero points compared by the noise of the outputs"
+    taken = {entry.tensor: entry.since(step) for entry in ranges if entry.tensor in activations}
+    return replace(table, ranges=tuple(taken.get(entry.tensor, entry) for entry in table.ranges))
 
 
 def _is_judged(model: Model, samples: SampleSource | None, recipe: Recipe) -> bool:
@@ -198,6 +223,33 @@ def _move_ranges(
         return entry.since(step, amax=(ends.range(factor),), zero_point=zero, note=note)
 
     return replace(table, ranges=tuple(map(move_entry, table.ranges)), shifts=())
+
+
+def _move_rival(rival: CalibrationTable, chosen: Mapping[tuple[str, ...], _Ends]) -> CalibrationTable:
+    """Add zero points for these groups to the table of another calibrator, with the larger ends that this calibrator chose."""
+    ranges = rival.by_tensor()
+    ends = {group: replace(ends, large=ranges[group[0]].amax[0]) for group, ends in chosen.items()}
+    return _move_ranges(rival, ends, 1.0)
+
+
+def _rewrite_choice(records: Records, method: str) -> Records:
+    """Return the journal of a choice of calibrators in which `method` is kept, because it has the least noise with zero points."""
+    choices = [record for record in records if record.what.split(",")[0] == method]
+    why = "least noise with zero points"
+    rewritten = mark_replaced(
+        tuple(record for record in records if _is_of_calibrator(record)),
+        f"{method} has less noise with zero points",
+    )
+    changed = {record.what: record for record in rewritten}
+    changed[choices[-1].what] = replace(choices[-1], outcome=TrialOutcome.KEPT, why=why)
+    return tuple(changed.get(record.what, record) for record in records)
+
+
+def _is_of_calibrator(record: TrialRecord) -> bool:
+    return (
+        any(setting.startswith("calibrate.method=") for setting in record.settings)
+        or "mean of tied" in record.what
+    )
 
 
 def _writable(
@@ -258,12 +310,14 @@ def _add_summary(
     return replace(table, ranges=ranges, zero_points=zero_points), zero_points
 
 
-def _refusal(summary: ZeroPoints, gain_db: float, allowed: float) -> str | None:
-    """Return why zero points cost too much in the engine for their gain; None if they do not, or if no engine was built.
+def _refusal(summary: ZeroPoints, gain_db: float, allowed: float, *, is_proven: bool) -> str | None:
+    """Return why zero points cost too much in the engine for their gain; None if they do not.
 
-    `allowed` is the relative growth of the activation bytes that a small gain may cost.
+    `allowed` is the relative growth of the activation bytes that a small gain may cost. Unknown costs need a proven gain.
     """
-    if summary.kernels is not None and summary.kernels[1] > summary.kernels[0]:
+    if summary.kernels is None:
+        return None if is_proven else f"no engine built, and no significant gain of more than {GAIN_DB:g} dB"
+    if summary.kernels[1] > summary.kernels[0]:
         return f"{summary.kernels[1]} kernels instead of {summary.kernels[0]}"
     growth = summary.bytes[1] / summary.bytes[0] - 1 if summary.bytes and summary.bytes[0] else 0.0
     if growth > allowed and gain_db <= _FOR_BYTES_DB:
@@ -272,18 +326,19 @@ def _refusal(summary: ZeroPoints, gain_db: float, allowed: float) -> str | None:
 
 
 class _Proposer:
-    """Tries zero points for one calibration table."""
+    """Tries zero points for one calibration table, and for tables with the ranges of other calibrators."""
 
     def __init__(
         self,
         network: tuple[Model, Placement],
-        table: CalibrationTable,
+        tables: tuple[CalibrationTable, Mapping[str, CalibrationTable]],
         samples: SampleSource,
         recipe: Recipe,
         reference: Reference | None,
         on_progress: OnProgress | None,
     ) -> None:
-        self._network, self._table, self._recipe = network, table, recipe
+        self._network, self._recipe = network, recipe
+        self._table, self._rivals = tables
         self._on_progress = on_progress
         self._corrects = recipe.calibrate.bias == "correct"
         budget = Budget(on_progress=on_progress)
@@ -302,6 +357,7 @@ class _Proposer:
         before = self._judge_tables({"": self._table})[0]
         search = Search()
         kept = self._table
+        earlier = kept.journal.trials if kept.journal else ()
         for form in forms:
             if form is not forms[0]:
                 fewer, written = _writable(self._network, self._table, chosen, self._recipe, form=form)
@@ -311,27 +367,33 @@ class _Proposer:
             if not chosen:
                 break
             tables = {f"{factor:g}": _move_ranges(self._table, chosen, factor) for factor in _WIDER}
-            best = min(self._judge_tables(tables), key=lambda candidate: candidate.noise)
+            tables |= {name: _move_rival(rival, chosen) for name, rival in self._rivals.items()}
+            tried = self._judge_tables(tables)
+            best = min(tried, key=lambda candidate: candidate.noise)
             name = form.value
             edit = NetworkEdit(what=name, settings=("calibrate.symmetric=never",))
-            if not search.keeps(edit, best, before, LeastGain(gain_db=GAIN_DB, candidates=len(tables))):
+            if not search.keeps(edit, best, before, LeastGain(gain_db=0.0, is_proven=False)):
                 break
             finished, gain = self._finish_table(best), best.decibel - before.decibel
             summarized, summary = _add_summary(finished, written, gain, self._costs(finished))
-            refused = _refusal(summary, gain, self._recipe.calibrate.zero_point_bytes)
+            by_chance = false_alarm_of_choice(
+                tried.index(best), [candidate.roots for candidate in tried], before.roots
+            )
+            is_proven = gain > GAIN_DB and by_chance < 1 - CONFIDENCE
+            refused = _refusal(summary, gain, self._recipe.calibrate.zero_point_bytes, is_proven=is_proven)
             if refused is None:
                 built = "no engine built" if summary.kernels is None else "no more kernels"
-                search.replaces(name, (TrialOutcome.KEPT, f"significant gain, {built}"))
+                search.replaces(name, (TrialOutcome.KEPT, f"{'significant ' * is_proven}gain, {built}"))
                 kept = summarized
+                earlier = _rewrite_choice(earlier, best.method) if best.method in self._rivals else earlier
                 break
             search.replaces(name, (TrialOutcome.REJECTED, refused))
-        before_them = self._table.journal.trials if self._table.journal else ()
-        return with_journal(kept, (*before_them, *search.records))
+        return with_journal(kept, (*earlier, *search.records))
 
     def _judge_tables(self, tables: Mapping[str, CalibrationTable]) -> list[TriedTable]:
         """Measure the output noise of tables. Zero points are constants of a session, so each set of them gets its own.
 
-        If biases are corrected, return only the table with the least noise of each session.
+        If biases are corrected, the table with the least noise of each session has its final shifts.
         """
         sessions: dict[tuple[int, ...], dict[str, CalibrationTable]] = {}
         for name, table in tables.items():
@@ -343,8 +405,8 @@ class _Proposer:
             judges = trial.at_once(len(_WIDER))
             tried = trial.candidates(alike, judges)
             if self._corrects:
-                best = min(tried, key=lambda candidate: candidate.noise)
-                tried = [trial.settled(best, judges)]
+                least = min(range(len(tried)), key=lambda place: tried[place].noise)
+                tried[least] = trial.settled(tried[least], judges)
             trial.close()
             every += tried
         return every

@@ -18,7 +18,7 @@ from glob import escape
 from typing import Final
 
 from qdqtool.core.calibration import CalibrationTable
-from qdqtool.core.evidence import better, find_ties, record_gain
+from qdqtool.core.evidence import CONFIDENCE, better, find_ties, record_gain
 from qdqtool.core.journal import Journal, TrialOutcome, TrialRecord
 from qdqtool.core.sensitivity import Cure
 from qdqtool.core.wording import count_noun
@@ -96,7 +96,11 @@ def decibels(noise: float) -> float:
 
 
 def has_less_noise(
-    after: OutputNoise, before: OutputNoise, gain_db: float = 0.0, candidates: int = 1
+    after: OutputNoise,
+    before: OutputNoise,
+    gain_db: float = 0.0,
+    candidates: int = 1,
+    confidence: float = CONFIDENCE,
 ) -> bool:
     """Return True if the outputs gain more than `gain_db` on all samples together, and if the gain is significant.
 
@@ -106,7 +110,7 @@ def has_less_noise(
     compared with `before`.
     """
     gains = after.noise < before.noise and after.decibel - before.decibel > gain_db
-    return gains and better(after.roots, before.roots, candidates=candidates)
+    return gains and better(after.roots, before.roots, confidence, candidates)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -117,16 +121,19 @@ class LeastGain:
         gain_db: dB on all samples together.
         candidates: edits that are compared with the same network.
         unseen: places of the samples that must gain significantly, for edits that are fitted to the others; None for all.
+        is_proven: whether the gain must be significant. Otherwise it must only be more likely than a loss.
     """
 
     gain_db: float
     candidates: int = 1
     unseen: Sequence[int] | None = None
+    is_proven: bool = True
 
     def is_met(self, after: OutputNoise, before: OutputNoise) -> bool:
         """Return True if the gain of an edit is large enough and significant."""
         if self.unseen is None:
-            return has_less_noise(after, before, self.gain_db, self.candidates)
+            candidates, confidence = (self.candidates, CONFIDENCE) if self.is_proven else (1, 0.5)
+            return has_less_noise(after, before, self.gain_db, candidates, confidence)
         gains = after.decibel - before.decibel > self.gain_db
         return gains and has_less_noise(
             after.on(self.unseen), before.on(self.unseen), candidates=self.candidates
@@ -154,7 +161,7 @@ class Search:
         outcome = (
             (TrialOutcome.KEPT, kept)
             if is_kept
-            else (TrialOutcome.REJECTED, f"no significant gain of {gain}")
+            else (TrialOutcome.REJECTED, f"no {'significant ' * least.is_proven}gain of {gain}")
         )
         self._records.append(record_comparison(edit, after.shares, before.shares, outcome))
         return is_kept
