@@ -389,8 +389,9 @@ _TIMELESS = 50
 """Lines without any time after which the search for times stops."""
 _TIME = re.compile(
     rb"(\d{4})[-/](\d\d)[-/](\d\d)[T ](\d\d:\d\d:\d\d(?:[.,]\d{1,9})?)"
-    rb"|(\d\d)/(\d\d)/(\d{4})-(\d\d:\d\d:\d\d)|(?<!\d)(1\d{9}(?:\d{9}|\d{3}|\.\d{1,9}))(?!\d)"
+    rb"|(\d\d)/(\d\d)/(\d{4})-(\d\d:\d\d:\d\d)|(?<![\d-])(?<!actic: )(?<!actic )(1\d{9}(?:\d{9}|\d{3}|\.\d{1,9}))(?!\d)"
 )
+"""Times; the ids of tactics have as many digits as nanoseconds since 1970."""
 
 
 class Order:

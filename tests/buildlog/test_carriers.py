@@ -142,6 +142,16 @@ def test_what_an_export_adds_is_stated():
     assert shown["the newest first"].endswith(", the newest line first (lines are numbered from the oldest)")
 
 
+@pytest.mark.parametrize(
+    "form", ["Tactic: {} Time: 0.25", "Skipping tactic {} due to exception", "Tactic: -{} Time: 0.25"]
+)
+def test_ids_of_tactics_are_no_times(form):
+    """Ids have as many digits as nanoseconds: falling ones turned a log around."""
+    ids = (1825138533642645384, 1698681053543049347, 1546787387293556842, 1062367460111450758)
+    text = "".join(f"[V] [TRT] {form.format(number)}\n" for number in ids)
+    assert _run(text).carrier == ""
+
+
 @pytest.mark.parametrize("name", [*carried.NAMES, *carried.MORE])
 def test_codes_of_errors_are_no_ranks_of_a_launcher(name):
     """`srun --label` prints `4: `, and so does the builder in front of an error: one log became two processes."""
