@@ -52,6 +52,11 @@ _MOST_STEPS = 1 << 17
 # Milliseconds per unit in the tables of nsys.
 _UNITS = {"ns": 1e-6, "us": 1e-3, "ms": 1.0, "s": 1e3, "sec": 1e3}
 _TIMED = re.compile(r"^(Total Proj Time|Total Time) \((\w+)\)$")
+_REPORT = re.compile(
+    r"^(?=[^\n]*\bRange Instances\b|[^\n]*\bNVTX Inst\b)(?=[^\n]*\bTotal (?:Proj )?Time \()[^\n]*,(?:[^\n]+\n?)*",
+    re.MULTILINE,
+)
+"""The first table of ranges with kernels, up to a blank line: `nsys stats` may print several tables."""
 _WHOLE = re.compile(r"^(?:nvinfer1::)?I?ExecutionContext::")
 """Ranges around a whole inference; they contain the ranges of the layers."""
 
@@ -260,11 +265,9 @@ def _records(text: str) -> Iterator[Mapping[str, Any]]:
         except (ValueError, RecursionError):
             return
         rows = value if isinstance(value, list) else []
-    elif head := re.search(
-        r"^(?=[^\n]*\bRange\b)(?=[^\n]*\bTotal (?:Proj )?Time \()[^\n]*,[^\n]*$", text, re.MULTILINE
-    ):
+    elif report := _REPORT.search(text):
         try:
-            rows = list(csv.DictReader(io.StringIO(text[head.start() :])))
+            rows = list(csv.DictReader(io.StringIO(report[0])))
         except csv.Error:
             return
     for row in rows:

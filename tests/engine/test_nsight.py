@@ -276,8 +276,11 @@ def test_the_reports_of_nsys_stats_are_read() -> None:
         '"TensorRT:conv1 + relu1",PushPop,2,4,"3,000.0",a\n'
         '"TensorRT:conv1 + relu1",PushPop,2,2,2000.0,b\n'
     )
-    (row,) = read_profile_text(csv, where="t").rows
-    assert (row.name, row.average_ms) == ("conv1 + relu1", 2.5)
+    ranges = "Time (%),Total Time (ns),Instances,Style,Range\n50.0,7000,1,PushPop,TensorRT:conv1 + relu1\n\n"
+    kernels = "\nTime (%),Total Time (ns),Instances,Avg (ns),Med (ns),Name\n45.2,5000000,10,500000.0,4.0,sm80_xmma\n"
+    for text in (csv, f"{csv}{kernels}", f"{ranges}{csv}{kernels}"):
+        (row,) = read_profile_text(text, where="t").rows
+        assert (row.name, row.average_ms) == ("conv1 + relu1", 2.5)
 
 
 @pytest.mark.parametrize("name", ["run.nsys-rep", "run.qdrep"])
