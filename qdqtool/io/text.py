@@ -106,6 +106,7 @@ class TextSource:
     ) -> None:
         self.notes: list[str] = []
         self.taken = 0
+        self._unpacked = 0
         self._source = source
         self._copy = copy_to
         self._begin = begin
@@ -207,23 +208,33 @@ class TextSource:
     def _unpack(self, name: str, packed: BinaryIO) -> Iterator[bytes]:
         """Yield the unpacked data up to the end or the first damage."""
         damage = _DAMAGE
-        unpacked = 0
         try:
             if name == "zip":
-                streams = _members(packed)
+                yield from self._join_members(packed)
             else:
                 opening, broken = _decompressor(name)
                 damage = (*_DAMAGE, broken)
-                streams = iter((opening(packed),))
-            for stream in streams:
-                with stream:
-                    while piece := stream.read1(BLOCK):
-                        unpacked += len(piece)
-                        if unpacked > max(_UNPACKED, _TIMES * self.taken):
-                            raise self._bomb()
-                        yield piece
+                yield from self._read_unpacked(opening(packed))
         except damage as error:
             self._note(f"packed data damaged: {error}")
+
+    def _join_members(self, packed: BinaryIO) -> Iterator[bytes]:
+        """Yield the files of a zip archive as UTF-8, each on lines of its own. Each may have its own encoding."""
+        last = b"\n"
+        for stream in _members(packed):
+            if last != b"\n":
+                yield b"\n"
+            for piece in self._utf8(self._read_unpacked(stream)):
+                last = piece[-1:] or last
+                yield piece
+
+    def _read_unpacked(self, stream: Any) -> Iterator[bytes]:
+        with stream:
+            while piece := stream.read1(BLOCK):
+                self._unpacked += len(piece)
+                if self._unpacked > max(_UNPACKED, _TIMES * self.taken):
+                    raise self._bomb()
+                yield piece
 
     def _bomb(self) -> InputFileError:
         return InputFileError(

@@ -85,6 +85,9 @@ def test_terminal_escapes_are_taken_out_wherever_reads_are_cut(words: str, size:
 
 def test_all_files_of_a_zip_archive_are_read_in_order():
     assert decode(zipped(b"one\n", b"two\n")) == "one\ntwo\n"
+    assert (
+        decode(zipped(b"\xef\xbb\xbfone", b"\xef\xbb\xbftwo", "three".encode("utf-16"))) == "one\ntwo\nthree"
+    )
 
 
 @pytest.mark.parametrize("packing", sorted(PACKINGS.keys() - {"plain"}))
