@@ -45,7 +45,8 @@ _LONGEST_NAME = 500
 _LONGEST_ID = 24
 """Largest length of a tactic id in characters, including signs and blanks."""
 _TENSOR_CORES = re.compile(
-    r"tensor\d+x|i8816|imma|h884|h1688|h16816|s1688|s16816|hmma|warpgroupsize|wgmma|[hq]gmma", re.IGNORECASE
+    r"tensor\d+x|tensorop|i8816|i16832|imma|[hs]884|[hs]1688|[hs]16816|hmma|warpgroupsize|wgmma|[hq]gmma",
+    re.IGNORECASE,
 )
 _CUDA_CORES = re.compile(r"ffma|simt|scudnn|sgemm|depthwise|icudnn_int8x4|winograd|wngd|gemvx", re.IGNORECASE)
 _ARCHITECTURES = {
