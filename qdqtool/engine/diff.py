@@ -63,7 +63,7 @@ def totals(side: Explored) -> EngineTotals:
         others=counts,
         conversions=len(conversions),
         ms=side.view.total_ms,
-        conversion_ms=side.ms(conversions),
+        conversion_ms=side.ms(conversions) if conversions or side.view.total_ms is None else 0.0,
         bytes=side.bytes(kernels),
     )
 
@@ -250,7 +250,10 @@ def _agree(left: list[EngineLayer], right: list[EngineLayer]) -> bool:
     if len(left) != 1 or len(right) != 1 or any("Pool" in layer.kind for layer in (*left, *right)):
         return True
     first, second = _result(left[0]), _result(right[0])
-    return first is None or second is None or len(first) != len(second) or first[2:] == second[2:]
+    if first is None or second is None or len(first) != len(second):
+        return True
+    sides = zip(first[2:], second[2:], strict=True)
+    return all(ours == theirs or min(ours, theirs) < 0 for ours, theirs in sides)
 
 
 def _result(layer: EngineLayer) -> _Shape | None:

@@ -114,6 +114,25 @@ def test_a_slower_layer_is_a_cause_of_its_own():
     assert any(text.startswith("c1 takes 1.5000 ms in int8 instead of 1.0000 ms in fp16") for text in texts)
 
 
+def test_conversions_of_one_engine_alone_have_their_time():
+    floats = explored("float", conv("c1", "x", "y", FP16), ms=(1.0,))
+    mixed = explored("mixed", quantize("q", "x", "t"), conv("c1", "t", "y", INT8), ms=(0.25, 0.5))
+    (cause,) = [one for one in compare(floats, mixed).causes if one.text.startswith("kernels that only")]
+    assert (cause.ms, cause.text) == (0.25, "kernels that only convert: 0 -> 1: 0.2500 ms lost")
+    assert compare(explored("a", conv("c1", "x", "y", FP16)), mixed).left.conversion_ms is None
+
+
+def test_a_dynamic_layer_stands_against_the_static_one():
+    def engine(name: str, side: int) -> Explored:
+        layer = conv("head/conv/Conv", "x", "y", FP16)
+        for end in (*layer["Inputs"], *layer["Outputs"]):
+            end["Dimensions"] = [1, 8, side, side]
+        return explored(name, layer)
+
+    (pair,) = compare(engine("dynamic", -1), engine("static", 32)).pairs
+    assert (pair.nodes, pair.certainty) == (("head/conv/Conv",), Certainty.STATED)
+
+
 def test_round_trips_are_named_with_the_layers_they_stand_behind():
     left = explored(
         "before", conv("c1", "x", "f", INT8, FP16), quantize("Q", "f", "q"), conv("c2", "q", "y", INT8)
