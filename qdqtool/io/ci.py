@@ -185,8 +185,9 @@ def _sarif_result(result: CiResult, order: dict[str, int], source: str, fingerpr
 
 def _uri(path: str) -> str:
     """Return a path as a URI reference. Relative paths stay relative to the root of the repository."""
-    quoted = quote(path.removeprefix("./"), safe="/", errors="replace")
-    return f"file://{quoted}" if quoted.startswith("/") else quoted
+    drive = path[:2] if path[1:3] == ":/" else ""  # of an absolute path on Windows
+    quoted = quote(path[len(drive) :].removeprefix("./"), safe="/", errors="replace")
+    return f"file://{'/' if drive else ''}{drive}{quoted}" if quoted.startswith("/") else quoted
 
 
 # --- JUnit ------------------------------------------------------------------------------------------------------------
@@ -292,7 +293,7 @@ def write_github(report: CiReport) -> str:
     return "".join(
         f"::{_GITHUB_COMMANDS[result.level]} file={github_property(report.source)},"
         f"title={github_property(f'{result.code} {result.subject}')}"
-        f"::{github_message(f'{result.reason} Fix: {result.fix}')}\n"
+        f"::{github_message(f'{result.reason}. Fix: {result.fix}')}\n"
         for result in report.results
         if not result.waiver
     )

@@ -48,6 +48,20 @@ def test_sarif_has_a_rule_for_every_check_and_a_result_for_every_finding():
     assert first["relatedLocations"][0]["message"]["text"] == "/data/layers/3"
 
 
+@pytest.mark.parametrize(
+    ("path", "uri"),
+    [
+        ("models/a b.json", "models/a%20b.json"),
+        ("/models/a.json", "file:///models/a.json"),
+        ("C:/models/a b.json", "file:///C:/models/a%20b.json"),
+    ],
+)
+def test_sarif_names_the_file_as_a_uri(path: str, uri: str):
+    text = ci.write(ci_report(Audit(verdicts=(), findings=(ONE,), counts=COUNTS), path), "sarif")
+    (found,) = json.loads(text)["runs"][0]["results"]
+    assert found["locations"][0]["physicalLocation"]["artifactLocation"]["uri"] == uri
+
+
 def test_junit_fails_what_is_grave_and_passes_notes():
     root = ET.fromstring(written("junit", ONE, QUIET).encode())
     suite = next(suite for suite in root if suite.get("name") == "float_round_trip")
@@ -66,7 +80,7 @@ def test_markdown_shows_warnings_and_folds_notes():
 def test_github_writes_one_command_per_finding():
     text = written("github", ONE, replace(ONE, severity=Severity.ERROR))
     assert [line.split(" ")[0] for line in text.splitlines()] == ["::warning", "::error"]
-    assert "title=QDQ207 Q_myl0_7::goes back Fix: quantize the shortcut" in text
+    assert "title=QDQ207 Q_myl0_7::goes back. Fix: quantize the shortcut" in text
 
 
 def test_a_waived_finding_fails_in_no_form():
