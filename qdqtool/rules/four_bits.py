@@ -297,7 +297,8 @@ def _spread(grid: NDArray[Any], node: onnx.NodeProto, shape: tuple[int, ...]) ->
         axis = _axis(node, len(shape))
         return grid.reshape([-1 if place == axis else 1 for place in range(len(shape))])
     for place, size in enumerate(shape):
-        grid = np.repeat(grid, -(-size // grid.shape[place]), axis=place).take(range(size), axis=place)
+        block = _block(node, size, grid.shape[place])
+        grid = np.repeat(grid, block, axis=place).take(range(size), axis=place)
     return grid
 
 
@@ -328,7 +329,13 @@ def _firsts(sizes: tuple[int, ...], scale: NDArray[Any], node: onnx.NodeProto) -
     else:
         counts = list(scale.shape)
     for place, count in enumerate(counts):
-        yield place, range(0, sizes[place], -(-sizes[place] // count))
+        yield place, range(0, sizes[place], _block(node, sizes[place], count))
+
+
+def _block(node: onnx.NodeProto, size: int, count: int) -> int:
+    """Return how many of the values along an axis share one of `count` scales. The last block may be shorter."""
+    block = _attributes(node).get("block_size", 0)
+    return block if block and -(-size // block) == count != size else -(-size // count)
 
 
 # --- block_operator --------------------------------------------------------------------------------------------------

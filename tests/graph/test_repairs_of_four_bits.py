@@ -77,6 +77,19 @@ def test_block_scales_beside_int8_become_one_per_output_channel(tmp_path: Path) 
     assert apart(proto, fixed) < 0.01
 
 
+@pytest.mark.parametrize("beside", ["floats", "int8"])
+def test_a_last_block_may_be_shorter(beside: str, tmp_path: Path) -> None:
+    s = Sketch()
+    x = s.input("x", [4, 16])
+    scale = np.linspace(0.01, 0.05, 16).reshape(2, 8)
+    weight = weights(s, UNSIGNED, scale, 8, axis=0, block_size=12)
+    s.output(s.node("MatMul", [s.pair(x, "x") if beside == "int8" else x, weight], "y", name="mm"))
+    proto = s.model(opset=21)
+    fixed, changes = repaired(proto, tmp_path)
+    assert kinds(changes) == {"four_bits": 1}
+    assert apart(proto, fixed) <= (0.01 if beside == "int8" else 0)
+
+
 def test_weights_that_multiply_floats_stay_int4(tmp_path: Path) -> None:
     s = Sketch()
     scale = np.linspace(0.01, 0.02, 16).reshape(2, 8)
