@@ -43,17 +43,22 @@ _WIDEST = 16
 
 def attentions(view: GraphView) -> Iterator[tuple[Node, Node]]:
     """Yield the two MatMuls of each attention: scores (before the softmax) and values (after it), both without weights."""
+    return ((scores, use.node) for scores, use in attention_uses(view))
+
+
+def attention_uses(view: GraphView) -> Iterator[tuple[Node, Use]]:
+    """Yield the first MatMul of each attention, and the input of the second MatMul that reads the probabilities."""
     for node in view.nodes:
         if node.op != "Softmax":
             continue
         scores = _product_before(view, node.inputs[0])
-        values = _product_after(view, node.outputs[0])
+        use = _product_after(view, node.outputs[0])
         if (
             scores is not None
-            and values is not None
-            and not (has_weights(view, scores) or has_weights(view, values))
+            and use is not None
+            and not (has_weights(view, scores) or has_weights(view, use.node))
         ):
-            yield scores, values
+            yield scores, use
 
 
 _SINGLE = "the attention has a single head of a single sample, and only two or more are fused into one kernel"
@@ -286,7 +291,7 @@ def _find_carried(view: GraphView, node: Node) -> tuple[str, ...]:
     return node.inputs[:1] if quantization_commutes(view, node) else ()
 
 
-def _product_after(view: GraphView, tensor: str) -> Node | None:
+def _product_after(view: GraphView, tensor: str) -> Use | None:
     for _ in range(_FARTHEST):
         # a guard against NaN also reads the probabilities
         uses = [use for use in view.uses(tensor) if use.node.op != "IsNaN"]
@@ -294,7 +299,7 @@ def _product_after(view: GraphView, tensor: str) -> Node | None:
             return None
         node = uses[0].node
         if node.op == "MatMul":
-            return node
+            return uses[0]
         if not (node.op in PASSES_PROBABILITIES or quantization_commutes(view, node)):
             return None
         tensor = node.outputs[0]

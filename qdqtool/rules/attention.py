@@ -179,6 +179,7 @@ from qdqtool.graph.qdq.flow import Flow, RepairContext, is_int8
 from qdqtool.graph.qdq.kv_caches import kv_caches
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.matching.attention import (
+    attention_uses,
     attentions,
     has_one_query,
     int8_obstacle,
@@ -426,14 +427,17 @@ def _operators(flow: Flow) -> Iterator[Violation]:
 def fix_attention(context: RepairContext) -> Iterator[Change]:
     """Add a Q/DQ pair for the probabilities (range 0 to 1) of an attention whose other three inputs have a pair."""
     flow = context.flow
+    places = {use.node.name: use.index for _, use in attention_uses(flow.plain)}
     for scores, values in match_attention(flow.plain):
-        pairs = [flow.origin(node, index) for node, index in ((scores, 0), (scores, 1), (values, 1))]
+        index = places[values.name]
+        inputs = ((scores, 0), (scores, 1), (values, 1 - index))
+        pairs = [flow.origin(node, place) for node, place in inputs]
         kinds = {pair.dtype for pair in pairs if pair is not None}
-        if None in pairs or len(kinds) != 1 or flow.origin(values, 0) is not None:
+        if None in pairs or len(kinds) != 1 or flow.origin(values, index) is not None:
             continue
         format_ = next((entry for entry in (INT8, FP8) if entry.dtype in kinds), None)
         if format_ is not None:
-            slot = Slot(node=values.name, index=0)
+            slot = Slot(node=values.name, index=index)
             yield Change(
                 edits=(SlotEdit(slot=slot, scales=(1 / format_.qmax,), format=format_),),
                 subject=values.name,

@@ -128,3 +128,20 @@ def test_of_three_pairs_in_a_row_the_narrowest_stays(steps: tuple[float, ...], t
     assert kinds(changes) == {"requantized": 2}
     first = find(fixed)[0]
     assert (first.tensor, first.scale) == ("x", (float(np.float32(min(steps))),))
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_the_pair_of_probabilities_goes_to_the_input_that_reads_them(place: int, tmp_path: Path) -> None:
+    s = Sketch()
+    inputs = {name: s.pair(s.input(name, [2, 16, 16]), name) for name in "qkv"}
+    scores = s.node("MatMul", [inputs["q"], inputs["k"]], "scores", name="qk")
+    y = s.node("Softmax", [scores], "p", axis=-1)
+    turned = s.node("Transpose", [y], "turned", perm=[0, 2, 1]) if place else y
+    factors = [turned, inputs["v"]]
+    s.output(s.node("MatMul", factors[::-1] if place else factors, "y", name="pv"))
+    proto = s.model()
+    fixed, changes = repaired(proto, tmp_path)
+    assert kinds(changes)["attention"] == 1
+    pair = next(pair for pair in find(fixed) if pair.tensor == factors[0])
+    assert (pair.slots[0].node, pair.slots[0].index) == ("pv", place)
+    assert apart(proto, fixed) < 0.05
