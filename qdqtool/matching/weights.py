@@ -165,7 +165,7 @@ def _replace(
         return 0.0
     axis = weight_axis(route.reader, route.index, steps.ndim, context.target) if route else None
     values, new_scale, error = _exact(steps, scale, axis, pair) or requantize_weight(
-        steps * scale, axis, half=kind is np.float16
+        steps * scale, axis, kind
     )
     inputs = [
         edit.constant(f"{pair.tensor}_int8", values),
@@ -199,17 +199,17 @@ def per_channel(edit: Edit, model: Model, node: Node, target: Target | None = No
         if value is None or value.ndim < 2 or not value.size:
             continue
         axis = weight_axis(node, index, value.ndim, target)
-        scale = requantize_weight(value.astype(np.float64), axis, half=value.dtype == np.float16)[1]
+        scale = requantize_weight(value.astype(np.float64), axis, value.dtype)[1]
         yield SlotEdit(
             slot=Slot(node=node.name, index=index), scales=tuple(map(float, np.atleast_1d(scale))), axis=axis
         )
 
 
-def requantize_weight(value: NDArray[Any], axis: int | None, *, half: bool) -> Requantized:
-    """Quantize `value` to INT8 with scale amax / 127, for the whole tensor or per channel; `half`: scales are stored in FP16."""
+def requantize_weight(value: NDArray[Any], axis: int | None, kind: Any) -> Requantized:
+    """Quantize `value` to INT8 with scale amax / 127, for the whole tensor or per channel; the NumPy type `kind` stores the scales."""
     axes = None if axis is None else tuple(place for place in range(value.ndim) if place != axis)
     largest = np.abs(value).max(axis=axes)
-    scale = storable(np.where(largest > 0, largest / INT8.qmax, 1.0), half=half)
+    scale = storable(np.where(largest > 0, largest / INT8.qmax, 1.0), kind)
     integers = encode(value, scale, INT8, axis)
     grid = (
         scale if axis is None else scale.reshape([-1 if place == axis else 1 for place in range(value.ndim)])

@@ -249,7 +249,7 @@ def _widen_inputs(context: RepairContext, node: onnx.NodeProto, axis: int | None
     kind = scale.dtype
     if scale.ndim > 1:
         value = steps * _spread(scale, node, integers.shape)
-        steps, scale, error = requantize_weight(value, axis, half=kind == np.float16)
+        steps, scale, error = requantize_weight(value, axis, kind)
         set_axis(node, axis, drop=("block_size",))
     inputs = [
         context.edit.constant(f"{stem}_int8", steps.astype(np.int8)),

@@ -123,7 +123,7 @@ def fix_cast(context: RepairContext) -> Iterator[Change]:
         reader, maker = _cast_behind(context, pair), _cast_before(context, pair)
         if reader is None and maker is None:
             continue
-        scale = storable(np.asarray(pair.scale, np.float32).reshape(pair.scale_shape or ()), half=True)
+        scale = storable(np.asarray(pair.scale, np.float32).reshape(pair.scale_shape or ()), np.float16)
         if pair.dequantize:
             _rescale(context, pair.dequantize, scale, half=reader is not None)
         if pair.quantize:

@@ -308,7 +308,7 @@ def _quantize_constant(context: RepairContext, name: str, index: int) -> Change 
     if value is None or value.dtype not in (np.float32, np.float16) or value.ndim < 2 or not value.size:
         return None
     axis = weight_axis(reader, index, value.ndim)
-    _, scale, error = requantize_weight(value.astype(np.float64), axis, half=value.dtype == np.float16)
+    _, scale, error = requantize_weight(value.astype(np.float64), axis, value.dtype)
     scales = tuple(float(step) for step in np.atleast_1d(scale))
     return Change(
         edits=(SlotEdit(slot=Slot(node=name, index=index), scales=scales, axis=axis),),

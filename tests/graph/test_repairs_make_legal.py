@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from ml_dtypes import bfloat16
 from onnx import TensorProto
 
 from qdqtool.core.tensors import DType
@@ -252,3 +253,28 @@ def test_new_scales_in_fp16_are_exact_and_not_zero(tmp_path: Path) -> None:
     assert kinds(changes) == {"zero_point": 1, "half_quantized": 1}
     assert all(scale == float(np.float16(scale)) > 0 for pair in find(fixed) for scale in pair.scale)
     assert apart(proto, fixed) < 0.05
+
+
+def test_a_bf16_model_keeps_its_types(tmp_path: Path) -> None:
+    s = Sketch()
+
+    def pair(x: str, name: str, zero: Any, step: float) -> str:
+        names = [s.constant(f"{name}_s", np.asarray(step, bfloat16)), s.constant(f"{name}_z", zero)]
+        x = s.node("QuantizeLinear", [x, *names], f"{name}_q")
+        return s.node("DequantizeLinear", [x, *names], f"{name}_d")
+
+    x = pair(s.input("x", [4, 16], TensorProto.BFLOAT16), "x", np.uint8(100), 0.02)
+    weight = s.integers("w", 16, 8, kind=np.uint8)
+    names = [weight, s.constant("w_s", np.asarray(0.01, bfloat16)), s.constant("w_z", np.uint8(90))]
+    y = s.node("MatMul", [x, s.node("DequantizeLinear", names, "w_d")], "mm")
+    bias = [s.integers("b", 8, kind=np.int32), s.constant("b_s", np.asarray(1e-9, bfloat16))]
+    y = s.node("Softmax", [s.node("Add", [y, s.node("DequantizeLinear", bias, "b_d")], "sum")], "p", axis=-1)
+    right = pair(s.input("v", [8, 4], TensorProto.BFLOAT16), "v", np.int8(0), 0.02)
+    s.output(s.node("MatMul", [pair(y, "p", np.int8(0), 0.05), right], "y"), [4, 4], TensorProto.BFLOAT16)
+    fixed, changes = repaired(s.model(opset=21), tmp_path)  # `repaired` checks all types
+    assert {"bias", "probabilities", "zero_point"} <= set(kinds(changes))
+    assert all(
+        fixed.view.info(node.inputs[1]).dtype is DType.BFLOAT16
+        for node in fixed.view.nodes
+        if node.op == "DequantizeLinear"
+    )

@@ -37,9 +37,9 @@ def is_zero(value: NDArray[Any]) -> bool:
     return is_number(value) and not np.asarray(value, np.float32).any()
 
 
-def storable(scale: NDArray[Any], *, half: bool) -> NDArray[np.float32]:
-    """Return the scale as float32; with `half`, rounded so that FP16 represents it exactly."""
-    return storable_as(scale, DType.FLOAT16 if half else DType.FLOAT32)
+def storable(scale: NDArray[Any], kind: Any) -> NDArray[np.float32]:
+    """Return the scale as float32, rounded so that the NumPy type `kind` represents it exactly."""
+    return storable_as(scale, DType.parse(np.dtype(kind).name))
 
 
 def storable_as(scale: NDArray[Any], dtype: DType) -> NDArray[np.float32]:

@@ -399,7 +399,7 @@ class RepairContext:
         scale = np.asarray(scale)
         for node in nodes:
             kind = self.scale_type(node)
-            exact = storable(scale, half=kind is np.float16)
+            exact = storable(scale, kind)
             stored = self.edit.constant(f"{stem}_scale", exact.astype(kind))
             zero = self.edit.constant(f"{stem}_zero_point", np.zeros(scale.shape, np.int8))
             del node.input[1:]
@@ -437,10 +437,9 @@ class RepairContext:
         return self.integers(pair) == np.int8 and bool(pair.zero_point) and not any(pair.zero_point)
 
     def scale_type(self, node: onnx.NodeProto) -> Any:
-        """Return the NumPy type of a Q or DQ node's scale: float16 if it is float16 now, otherwise float32."""
-        stored = self.edit.constants.get(node.input[1])
-        half = stored is not None and stored.data_type == onnx.TensorProto.FLOAT16
-        return np.float16 if half else np.float32
+        """Return the NumPy type of a Q or DQ node's scale: float16 or bfloat16 if it is that now, otherwise float32."""
+        stored = self.stored_type(node.input[1])
+        return stored.type if stored is not None and stored.name in {"float16", "bfloat16"} else np.float32
 
     def dissolve(self, pair: QdqPair) -> None:
         """Remove a Q/DQ pair with a QuantizeLinear; its consumers then read the input of the QuantizeLinear."""
