@@ -105,6 +105,10 @@ class GraphView:
         """
         return self._uses.get(tensor, ())
 
+    def is_inside(self, node: str, index: int) -> bool:
+        """Return True if this use of a tensor is in a body of `node`, and none of its inputs."""
+        return index >= len(self.by_name[node].inputs)
+
     def body_ops(self, node: Node) -> tuple[str, ...]:
         """Return operator types inside the bodies of an If, Loop or Scan, at any depth; empty for other nodes."""
         return tuple(inner.op_type for inner in _body_nodes(self._graph.node[node.position]))

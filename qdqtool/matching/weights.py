@@ -77,6 +77,8 @@ def store_again(
     for pair in {pair.dequantize: pair for pair in pairs}.values():
         if pair.kind is not SlotKind.WEIGHT or pair.dequantize is None or not context.is_plain(pair):
             continue
+        if all(context.view.is_inside(slot.node, slot.index) for slot in pair.slots):
+            continue  # only outputs or bodies of control flow read it, and their tensors keep their names
         route = _route(context, pair)
         weight = _weight(context, pair, route)
         why = trouble(weight)

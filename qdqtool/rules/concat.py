@@ -148,8 +148,8 @@ def fix_concat(context: RepairContext) -> Iterator[Change]:
         if max(scales) <= a_step_above(np.asarray(min(scales), np.float32), DType.FLOAT32):
             continue  # one float step apart on purpose, so that the builder does not see a repetition
         slots = [slot for member in members for slot in member.slots]
-        if any(member.returned for member in members):  # a Q/DQ pair that the model returns has no slot
-            slots = []
+        if any(context.result(member) in context.pinned for member in members):
+            slots = []  # a Q/DQ pair that the model returns has no slot, and one that a body reads no input
             for member in members:
                 context.restate(member, np.asarray(max(scales)))
         yield Change(

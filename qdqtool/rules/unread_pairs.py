@@ -156,6 +156,7 @@ def match_fake_quantize(flow: Flow, target: Target | None) -> Iterator[tuple[Qdq
         ):
             continue  # the rules plugin and attention report these; TensorRT's own operators may read Q/DQ pairs
         used = any(_can_use(flow, reader, target) for reader in readers)
+        used = used or any(flow.view.is_inside(slot.node, slot.index) for slot in pair.slots)
         if not used and not _is_gated(flow, pair, readers):
             yield pair, readers
 

@@ -278,3 +278,48 @@ def test_a_bf16_model_keeps_its_types(tmp_path: Path) -> None:
         for node in fixed.view.nodes
         if node.op == "DequantizeLinear"
     )
+
+
+def _read_in_a_body(s: Sketch, tensor: str, shape: list[int]) -> str:
+    bodies = {
+        branch: onnx.helper.make_graph(
+            [onnx.helper.make_node(op, [tensor], [f"{op}_y"], name=op)],
+            op,
+            [],
+            [onnx.helper.make_tensor_value_info(f"{op}_y", TensorProto.FLOAT, shape)],
+        )
+        for branch, op in (("then_branch", "Exp"), ("else_branch", "Neg"))
+    }
+    return s.output(s.node("If", [s.input("c", [], TensorProto.BOOL)], "body", **bodies))
+
+
+@pytest.mark.parametrize(("zero", "kind"), [(0, np.int8), (0, np.uint8), (9, np.int8)])
+@pytest.mark.parametrize("convolved", [False, True])
+def test_a_pair_that_a_body_reads_stays(zero: int, kind: Any, convolved: bool, tmp_path: Path) -> None:
+    s = Sketch()
+    x = s.pair(s.image(), "x", zero=zero, kind=kind)
+    if convolved:
+        s.output(s.convolved(x, s.filters()))
+    _read_in_a_body(s, x, [1, 4, 6, 6])
+    proto = s.model()
+    fixed, _ = repaired(proto, tmp_path)
+    assert "x_d" in {fixed.view.by_name[pair.dequantize or ""].outputs[0] for pair in find(fixed)}
+    assert apart(proto, fixed) < 0.05
+
+
+def test_pairs_around_a_concat_get_one_scale_also_if_a_body_reads_one(tmp_path: Path) -> None:
+    s = Sketch()
+    left, right = s.pair(s.image(), "a", 0.01), s.pair(s.input("b", [1, 4, 6, 6]), "b", 0.04)
+    joined = s.pair(s.node("Concat", [left, right], "cat", axis=1), "out", 0.02)
+    _read_in_a_body(s, joined, [1, 8, 6, 6])
+    fixed, changes = repaired(s.model(), tmp_path)
+    assert kinds(changes) == {"concat": 1}
+    assert {pair.scale for pair in find(fixed)} == {(float(np.float32(0.04)),)}
+
+
+def test_weights_that_a_body_reads_too_are_stored_again_once(tmp_path: Path) -> None:
+    s = Sketch()
+    weight = s.filters(kind=np.uint8, zero=100)
+    s.output(s.convolved(s.pair(s.image(), "x"), weight))
+    _read_in_a_body(s, weight, [4, 4, 3, 3])
+    assert kinds(repaired(s.model(), tmp_path)[1])["zero_point"] == 1
