@@ -303,7 +303,9 @@ class CalibrationOptions(RecipeSection):
     zero_point_bytes: Annotated[float, Field(ge=0)] = 0.02
     """With symmetric=auto: largest growth of the engine's activation bytes, as a share, for a gain of up to 1 dB."""
     bias: Literal["keep", "correct"] = "keep"
-    """correct: adjust the biases so that every layer keeps its mean output (32 samples, no cost in the engine)."""
+    """correct: adjust the biases so that every layer keeps its mean output (32 samples, no cost in the engine). With
+    `method` auto, the biases stay if this makes the outputs noisier.
+    """
 
 
 class WeightOptions(RecipeSection):

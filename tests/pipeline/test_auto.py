@@ -22,6 +22,7 @@ from qdqtool.calibration.samples import Samples, open_samples
 from qdqtool.calibration.table import constants, make_table
 from qdqtool.cli.app import run
 from qdqtool.core.calibration import CALIBRATORS, CalibrationTable, NodeShift
+from qdqtool.core.journal import TrialOutcome
 from qdqtool.core.kinds import CALIBRATION
 from qdqtool.core.placement import Placement
 from qdqtool.core.protocols import Feeds, Sample
@@ -502,3 +503,55 @@ def test_more_samples_choose_if_the_outputs_have_few_numbers(
     s.output("y", ("n", numbers))
     view = load(models.save(s.model(), tmp_path)).view
     assert [count_taken(view, whole) for whole in (500, 40, 8)] == [count, min(count, 40), 32]
+
+
+def of_peaks(seed: int = 0) -> tuple[onnx.ModelProto, np.ndarray]:
+    """A network that reads the largest value of each channel, and samples of which half have a peak.
+
+    Most values lie below half a quantization step: they round to 0, and only their layers' means tell of them.
+    """
+    random, s = np.random.default_rng(seed), models.Sketch()
+    x = s.input("x", ["n", 16, 8, 8])
+    for name in ("first", "second"):
+        weight = s.constant(f"{name}_w", (np.abs(random.normal(size=(16, 16, 1, 1))) / 5).astype(np.float32))
+        bias = s.constant(f"{name}_b", np.zeros(16, np.float32))
+        x = s.node("Relu", [s.node("Conv", [x, weight, bias], f"{name}_c", name=name)], f"{name}_r")
+    x = s.node("Flatten", [s.node("GlobalMaxPool", [x], "largest")], "flat")
+    weight = s.constant("last_w", random.normal(size=(2, 16)).astype(np.float32))
+    s.output(s.node("Gemm", [x, weight], "y", name="last", transB=1))
+    samples = random.uniform(0.001, 0.0038, size=(64, 16, 8, 8)).astype(np.float32)
+    for sample in samples[::2]:
+        sample[:, random.integers(8), random.integers(8)] = random.uniform(0.5, 1, size=16)
+    return s.model(17), samples
+
+
+def test_biases_stay_where_corrected_ones_make_the_outputs_noisier() -> None:
+    proto, samples = of_peaks()
+    settings = {"calibrate.symmetric": "always", "weights.equalize": "none"}
+    kept = qdqtool.quantize(proto, samples, recipe="conv-int8", settings=settings)
+    assert kept.calibration.shifts == ()
+    assert kept.calibration.journal is not None
+    row = next(row for row in kept.calibration.journal.trials if row.what == "biases as they are")
+    assert row.outcome is TrialOutcome.KEPT
+    named = {**settings, "calibrate.method": "max"}
+    assert qdqtool.quantize(proto, samples, recipe="conv-int8", settings=named).calibration.shifts
+
+
+@pytest.mark.parametrize("batched", [True, False])
+def test_shifts_of_a_table_count_once(batched: bool, tmp_path: Path) -> None:
+    found = case(tmp_path, models.residual_cnn())
+    model, placement, samples, _ = found
+    reference = Reference(model, samples, Budget(), bias=True)
+    reference.together = reference.together and batched
+    assert reference.together is batched
+    node = shiftable(model.view)[0]
+    (channels,) = model.view.info(node.inputs[2]).shape or ()
+    plain = singles(found)["max"]
+    shifted = replace(plain, shifts=(NodeShift(node=node.name, shift=(0.5,) * int(channels)),))
+    noises = [
+        TrialSession(model, placement, table, reference, Budget())
+        .candidate("", shifted, reference.samples[:4])
+        .noise
+        for table in (plain, shifted)
+    ]
+    assert noises[0] == pytest.approx(noises[1], rel=1e-6)

@@ -51,7 +51,7 @@ from qdqtool.pipeline.ranges.equalization import (
     suspects,
 )
 from qdqtool.pipeline.ranges.equalization import SAMPLES as SPREAD
-from qdqtool.pipeline.ranges.executor import TrialSession
+from qdqtool.pipeline.ranges.executor import TrialSession, TriedTable
 from qdqtool.pipeline.ranges.extremes import doubtful_ranges, refuse_extremes, smallest_ranges
 from qdqtool.pipeline.ranges.few_samples import choose_for_others, parts_of
 from qdqtool.pipeline.ranges.reference import Budget, FloatPass, Reference
@@ -191,7 +191,7 @@ def _final(request: TableRequest, method: str, on_progress: OnProgress | None) -
     def moved_table() -> CalibrationTable:
         # Biases are corrected to the means of layers, and equalization changes these means.
         reference = maker.reference.of(floats) if maker.reference and before.equalized else maker.reference
-        changed = _with(request.recipe, options)
+        changed = _with(request.recipe, maker.options)
         return with_zero_points(
             network, before, request.samples, changed, reference, on_progress, final.rivals
         )
@@ -230,9 +230,46 @@ def _table(
 
     if options.bias == "correct":
         (maker, table), first = or_without("bias correction", lambda: table_of(options), without_bias)
+
+        def harm_of_shifts() -> Records:
+            return _harm_of_shifts(request, maker, table, on_progress)
+
+        harm, more = or_without("the check of corrected biases", harm_of_shifts, lambda: ())
+        first += more
+        if harm:
+            maker, table = without_bias()
+            table = with_journal(table, (*(table.journal.trials if table.journal else ()), *harm))
         return maker, table, (*first, *notes)
     maker, table = without_bias()
     return maker, table, notes
+
+
+def _harm_of_shifts(
+    request: TableRequest, maker: _Maker, table: CalibrationTable, on_progress: OnProgress | None
+) -> Records:
+    """Return the journal row that keeps the biases, if corrected biases make the outputs significantly noisier; else ().
+
+    Layers with equal means can have noisier outputs: a global MaxPool reads the largest values of a layer, not their mean.
+    """
+    reference = maker.reference
+    if reference is None or not table.shifts:
+        return ()
+    network = (request.model, request.placement)
+    count, budget = len(reference.samples), Budget(on_progress=on_progress)
+    plain = Reference(network[0], reference.source, budget, count=count, earlier=reference)
+    judges = plain.affordable(count)
+
+    def tried(shifted: CalibrationTable) -> TriedTable:
+        trial = TrialSession(*network, shifted, plain, budget)
+        result = trial.candidate("", shifted, judges)
+        trial.close()
+        return result
+
+    search = Search()
+    edit = NetworkEdit(what="biases as they are", settings=("calibrate.bias=keep",))
+    least = LeastGain(gain_db=GAIN_DB)
+    is_harm = search.keeps(edit, tried(replace(table, shifts=())), tried(table), least)
+    return search.records if is_harm else ()
 
 
 def _with(recipe: Recipe, options: CalibrationOptions) -> Recipe:

@@ -82,6 +82,10 @@ class TrialSession:
         budget: Budget,
     ) -> None:
         self.reference, self.budget = reference, budget
+        if reference.layers:
+            # Every candidate feeds or computes its own shifts: shifts in the biases would count twice.
+            unshifted = (replace(entry, shift=(0.0,) * len(entry.shift)) for entry in table.shifts)
+            table = replace(table, shifts=tuple(unshifted))
         quantized = with_emulated_blocks(insert(model, placement, table, InsertOptions()))
         self._scores = scores(quantized.view, reference.ends)
         quantized = returning(quantized, self._scores)

@@ -43,6 +43,7 @@ from qdqtool.pipeline.ranges.samples import (
     choosing_and_checking,
     choosing_numbers,
     count_taken,
+    has_few_numbers,
     sizes,
     spread_over,
 )
@@ -162,7 +163,7 @@ class Reference:
         self.together = False
         alike = len({_shapes(sample) for sample in judges}) == 1
         if isinstance(earlier, FloatPass):
-            self.together = self._take_values(earlier) and alike
+            self.together = self._take_values(earlier) and alike and bool(self.layers)
             return
         if earlier is not None and not self.layers and self._took_over(earlier):
             return
@@ -212,8 +213,12 @@ class Reference:
         return max(FEWEST, _ROOM // self._live)
 
     def affordable(self, most: int) -> tuple[Sample, ...]:
-        """Return at most `most` evenly spaced samples. Large samples reduce the number, but not below 8."""
-        return spread_over(self.samples, min(most, max(CHOOSING, _DEAR // self._live)))
+        """Return at most `most` evenly spaced samples. Large samples reduce the number, but not below 8.
+
+        If the outputs have few numbers, not below 32: on 8 samples with one score each, a change can fit them all.
+        """
+        least = TAKEN if has_few_numbers(self._model.view) else CHOOSING
+        return spread_over(self.samples, min(most, max(least, _DEAR // self._live)))
 
     @cached_property
     def _live(self) -> int:

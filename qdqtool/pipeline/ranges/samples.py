@@ -52,11 +52,11 @@ def count_taken(view: GraphView, whole: int) -> int:
 
     32, up to 64 if the outputs have few numbers, or up to 256 if the model is small.
     """
-    most = _TAKEN_OF_LARGE if _has_few_numbers(view) else TAKEN
+    most = _TAKEN_OF_LARGE if has_few_numbers(view) else TAKEN
     return max(TAKEN, min(_TAKEN_OF_SMALL if is_small(view) else most, whole))
 
 
-def _has_few_numbers(view: GraphView) -> bool:
+def has_few_numbers(view: GraphView) -> bool:
     """Return True if the outputs for a sample have few numbers in total, such as the scores of two classes."""
     total = 0
     for info in view.outputs:
