@@ -51,7 +51,7 @@ def _sentences(run: RunDigest) -> Iterator[str]:
     precision = run.options.get("Build", {}).get("Precision", "")
     if precision and "INT8" in precision:
         yield f"INT8 was allowed (precision {precision}): any layer may run in INT8, and the log does not show which layers do"
-    elif precision:
+    elif precision and precision != _OWN_TYPES:
         yield (
             f"INT8 was not allowed (precision {precision}): no layer is INT8 by calibration; layers between Q/DQ nodes may be INT8, which a verbose log shows"
         )
@@ -95,6 +95,9 @@ _TYPES = {
     "--best": "FP16+INT8",
 }
 """Flags of trtexec that allow a type."""
+
+_OWN_TYPES = "Strongly Typed"
+"""Precision that trtexec prints if the model alone states the types."""
 
 _LOW = frozenset({"INT8", "FP8", "INT4"})
 """Types of fewer than 16 bits that a flag allows."""
@@ -416,11 +419,12 @@ def types_allowed(options: Mapping[str, Mapping[str, str]], argv: Sequence[str])
     """Return the types that the build may use, from trtexec's output or from its command; "" if neither shows them."""
     if _find_loaded_engine(options, argv):
         return ""
-    printed = options.get("Build", {}).get("Precision", "")
+    # "FP32+INT8 (obey precision constraints)" and "Strongly Typed"
+    printed = options.get("Build", {}).get("Precision", "").partition(" (")[0]
     types = [_TYPES[word] for word in argv if word in _TYPES]
     builds = bool(types) or any(word.startswith("--onnx=") for word in argv)
-    own = "--stronglyTyped" in argv
-    return printed or ("+".join(["FP32", *types]) if builds and not own else "")
+    own = "--stronglyTyped" in argv or printed == _OWN_TYPES
+    return "" if own else printed or ("+".join(["FP32", *types]) if builds else "")
 
 
 def _reasons(run: RunHeader, evidence: RunEvidence) -> Iterable[tuple[str, str, tuple[int, ...]]]:

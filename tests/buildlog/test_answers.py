@@ -382,6 +382,25 @@ def test_a_log_without_an_end_does_not_say_why(line: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("printed", "precision"),
+    [
+        ("FP32+INT8", "FP32+INT8 allowed"),
+        ("FP32+INT8 (obey precision constraints)", "FP32+INT8 allowed"),
+        ("FP32+FP16+INT8 (prefer precision constraints)", "FP32+FP16+INT8 allowed"),
+        ("Strongly Typed", ""),
+    ],
+)
+def test_types_are_read_however_trtexec_prints_them(printed: str, precision: str) -> None:
+    options = f"{_T} [I] === Build Options ===\n{_T} [I] Precision: {printed}\n"
+    answered = read(
+        f"&&&& RUNNING TensorRT.trtexec # trtexec --onnx=a.onnx\n{options}{_STEP}{_PASSED}"
+    ).answer
+    assert answered is not None
+    assert answered.precision == precision
+    assert "not requested" not in answered.why_not
+
+
+@pytest.mark.parametrize(
     ("flags", "label"),
     [("--fp8 --fp16", "why not FP8"), ("--int8", "why not INT8"), ("--fp16", "why not INT8")],
 )
