@@ -53,6 +53,7 @@ def layer_from(fields: Mapping[str, Any]) -> EngineLayer:
 DUMP = "layers-dump"
 _RECORD = re.compile(r"^(?:\[[^\]\n]*\] )*(?=Name: )", re.MULTILINE)
 _AFTER = re.compile(r"\n(?=\[[^\]\n]*\] |I/O Tensors:|Bindings:|Engine Metadata:)")
+_DUMP_HEADING = re.compile(r"^(?:\[[^\]\n]*\] )*Layers:\n", re.MULTILINE)
 _BINDINGS_HEADING = re.compile(r"^(?:I/O Tensors|Bindings):$", re.MULTILINE)
 _NAMES = re.compile(r"^Bindings:\n((?:[^\[\n][^\n]*\n)+)", re.MULTILINE)
 _BINDING = re.compile(r"^ +(Name: .*, IOMode: .*)$", re.MULTILINE)
@@ -65,7 +66,7 @@ def is_dump(text: str) -> bool:
 
 def read_dump(text: str) -> Engine:
     """Read the layers of the last `Layers:` message in `text`."""
-    last = text[max(text.rfind("\nLayers:\n"), 0) :]
+    last = text[max((heading.start() for heading in _DUMP_HEADING.finditer(text)), default=0) :]
     records = list(islice(_records(last[: _end(last)]), MOST_LAYERS))
     fields = [entry for entry in map(_dump_fields, records) if entry is not None]
     return Engine(

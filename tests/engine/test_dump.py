@@ -215,12 +215,15 @@ def test_older_spelling_with_format_and_type_in_one_field():
     assert (layer.tactic, layer.stream, layer.constants) == ("t", 0, ())
 
 
-def test_only_the_last_dump_of_a_log_counts():
-    log = f"[V] first\n{dump(QUANTIZE)}[I] again\n{dump(CONV, EPILOGUE)}[V] done\n"
-    assert [layer.name for layer in layers(log).layers] == [
+@pytest.mark.parametrize("prefix", ["", "[V] ", "[01/10/2024-21:52:52] [V] [TRT] "])
+def test_only_the_last_dump_of_a_log_counts(prefix: str):
+    first, last = dump(QUANTIZE, bindings=("a",)), dump(CONV, EPILOGUE, bindings=("x",))
+    engine = layers(f"[V] first\n{prefix}{first}[I] again\n{prefix}{last}[V] done\n")
+    assert [layer.name for layer in engine.layers] == [
         "c1_myl0_1",
         "__myl_MulAddReluMulMinMaxRounCast_myl0_2",
     ]
+    assert [binding.name for binding in engine.bindings] == ["x"]
 
 
 def test_unknown_types_are_counted_not_guessed():
