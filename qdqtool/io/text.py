@@ -376,10 +376,10 @@ def _cut(held: bytes) -> int:
 
 
 def _members(kept: BinaryIO) -> Iterator[Any]:
-    """Yield the files of a zip archive, one after the other."""
+    """Yield the files of a zip archive, one after the other, without the metadata that macOS adds to each."""
     with zipfile.ZipFile(kept) as archive:
         for member in archive.infolist():
-            if not member.is_dir():
+            if not member.is_dir() and not member.filename.startswith("__MACOSX/"):
                 yield archive.open(member)
 
 

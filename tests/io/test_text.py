@@ -90,6 +90,14 @@ def test_all_files_of_a_zip_archive_are_read_in_order():
     )
 
 
+def test_the_metadata_of_macos_in_an_archive_is_no_text():
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w") as archive:
+        archive.writestr("build.log", "one\n")
+        archive.writestr("__MACOSX/._build.log", b"\0\5\26\7Mac OS X        ")
+    assert decode(out.getvalue()) == "one\n"
+
+
 @pytest.mark.parametrize("packing", sorted(PACKINGS.keys() - {"plain"}))
 def test_a_cut_packed_file_gives_what_is_whole_and_says_so(packing: str):
     many = "".join(f"{number * number:x}\n" for number in range(9000)).encode()
