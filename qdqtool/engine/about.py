@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from math import isfinite
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
@@ -77,8 +78,10 @@ def _times(value: Any) -> Iterator[Fact]:
 
 def _outputs(value: Any) -> Iterator[Fact]:
     for name, values in outputs_of(value).items():
-        numbers = [number for number in values if isinstance(number, (int, float))]
+        stated = [value for value in values if isinstance(value, (int, float))]
+        numbers = list(filter(isfinite, stated))
         spread = f", {min(numbers):.6g} to {max(numbers):.6g}" if numbers else ""
+        spread += f", {len(stated) - len(numbers)} not finite" if len(numbers) < len(stated) else ""
         yield Fact(heading="outputs", name=name, value=f"{count_noun(len(values), 'value')}{spread}")
 
 
@@ -186,7 +189,11 @@ def same_outputs(first: Path, second: Path) -> bool:
     Raises:
         InputFileError: a file is unreadable or holds no outputs.
     """
-    return read_outputs(first) == read_outputs(second)
+    ours, theirs = (
+        {name: list(map(repr, values)) for name, values in read_outputs(path).items()}
+        for path in (first, second)
+    )
+    return ours == theirs
 
 
 def read_outputs(path: Path) -> Values:

@@ -17,6 +17,9 @@ _LARGEST = 1 << 30
 """Bytes from which a JSON file is refused; no file of this tool is so large."""
 _OBJECT, _ARRAY, _VALUE = 240, 72, 64
 """Python's bytes for an object with a member, for an array, and for one more value; this can be forty times the text."""
+_NOT_FINITE = re.compile(r"[\[,:\s]-?(?:nan|inf)[\],}\s]")
+"""A number that is not finite as programs in C++ print it; trtexec --exportOutput does."""
+_IN_C = re.compile(r"\"[^\"\\]*(?:\\.[^\"\\]*)*(?:\"|\\?\Z)|(-?)\b(nan|inf)\b", re.DOTALL)
 _STEERING = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 """Characters that JSON does not escape but a terminal interprets: C1 controls (U+009B begins ANSI sequences),
 text directions, and others.
@@ -78,7 +81,18 @@ def parse_json(text: str, where: str, *, pairs: Callable[[list[tuple[str, Any]]]
         RecursionError: it is too deeply nested.
     """
     weigh(text, where)
-    return json.loads(text, object_pairs_hook=pairs)
+    try:
+        return json.loads(text, object_pairs_hook=pairs)
+    except ValueError:
+        if _NOT_FINITE.search(text) is None:
+            raise
+        return json.loads(_IN_C.sub(_in_python, text), object_pairs_hook=pairs)
+
+
+def _in_python(match: re.Match[str]) -> str:
+    """Return a number that is not finite as Python's JSON reader accepts it; texts stay as they are."""
+    sign, word = match.groups()
+    return match[0] if word is None else "NaN" if word == "nan" else f"{sign}Infinity"
 
 
 def weigh(text: str, where: str) -> None:

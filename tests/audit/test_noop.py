@@ -13,7 +13,7 @@ from qdqtool.cli.engine_files import list_missed
 from qdqtool.core.engine import EngineTensor, Role
 from qdqtool.core.findings import Indication, NoOpReport, NoOpVerdict
 from qdqtool.core.tensors import DType
-from qdqtool.engine.about import read_outputs
+from qdqtool.engine.about import about, read_outputs, same_outputs
 from qdqtool.errors import InputFileError
 from tests import models
 from tests.audit.graphs import GRAPHS
@@ -105,6 +105,19 @@ def test_outputs_are_compared_to_the_last_digit(tmp_path):
         )
     assert read_outputs(tmp_path / "a.json") == read_outputs(tmp_path / "b.json")
     assert read_outputs(tmp_path / "a.json") != read_outputs(tmp_path / "c.json")
+
+
+def test_outputs_that_are_not_finite_are_read(tmp_path):
+    """trtexec prints them as C++ does, which is no JSON."""
+    values = {"a": "0.5, nan, -nan, -inf", "b": "0.5, nan, nan, -inf", "c": "0.5, nan, nan, inf"}
+    for name, text in values.items():
+        (tmp_path / f"{name}.json").write_text(
+            f'[\n  {{ "name" : "a, nan"\n  , "dimensions" : "1x4"\n  , "values" : [ {text} ]\n  }}\n]\n'
+        )
+    assert same_outputs(tmp_path / "a.json", tmp_path / "b.json")
+    assert not same_outputs(tmp_path / "a.json", tmp_path / "c.json")
+    (fact,) = about(tmp_path / "a.json").facts
+    assert (fact.name, fact.value) == ("a, nan", "4 values, 0.5 to 0.5, 3 not finite")
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[1]", '[{"name": 1, "values": 2}]', "[" * 5000])
