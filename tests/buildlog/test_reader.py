@@ -52,6 +52,15 @@ def test_every_prefix_tells_the_same_story(prefix, front_end):
     assert run.funnel == plain.funnel
 
 
+@pytest.mark.parametrize(
+    ("end", "chosen"), [("", ""), (", TacticValue: 0x0000000000000007, StreamId: 0", "0x0000000000000007")]
+)
+def test_a_record_without_a_tactic_has_none(end: str, chosen: str):
+    layers = f"[V] Layers:\nName: w + Q_w + Conv_0, LayerType: Convolution, Inputs: [], Outputs: []{end}\n"
+    run = run_of(f"{small.library(small.TUNING, '[V] ')}{layers}")
+    assert [row.chosen for row in run.tuning.layers] == [chosen]
+
+
 def test_a_whole_run_of_trtexec():
     run = run_of(small.trtexec())
     assert (run.front_end, run.version, run.status) == ("trtexec", (8, 6, 0), "passed")

@@ -55,7 +55,7 @@ class LayersCollector:
     def tactics(self) -> dict[str, str]:
         """Return the printed tactic id of each layer, by the name of the layer."""
         stated = {
-            name: text.rpartition("TacticValue: ")[2].partition(",")[0] for _, name, text in self._records
+            name: text.partition("TacticValue: ")[2].partition(",")[0] for _, name, text in self._records
         }
         return stated | {name: text.partition(", ")[0] for _, _, name, text in self._lines}
 
