@@ -230,6 +230,14 @@ _BUILT = f"{_T} [I] Engine generation completed in 6.9 seconds.\n"
 _CHECK = "[x.cpp::f::1] Error Code 2: Internal Error (Assertion zork != 3 failed. few zorks)"
 
 
+def test_many_lines_with_a_word_of_trouble_do_not_hide_an_error() -> None:
+    noise = "".join(f"epoch {number}: validation error 0.{number}\n" for number in range(500))
+    raised = "torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB\n"
+    run = read(f"{_STEP}{noise}{raised}")
+    assert run.failure is not None
+    assert (run.failure.cause, run.failure.line) == ("out-of-memory", 502)
+
+
 @pytest.mark.parametrize("text", SAID)
 def test_a_line_is_not_the_reason_of_what_it_did_not_stop(text: str) -> None:
     cause = by_name(SAID[text])

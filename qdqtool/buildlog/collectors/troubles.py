@@ -290,14 +290,24 @@ class TroublesCollector:
             self._leave_out(begun, f"{words}\n{text}"[:_LONGEST], end=line)
         if frame := _FRAME.search(text):
             self._frame = (line, frame[1])
-        if len(self._others) < _MOST_OTHERS and _OTHERS.search(text):
+        is_full = len(self._others) == _MOST_OTHERS
+        if _OTHERS.search(text) and (not is_full or _ERROR.search(text)):
             cause = self._cause(text)
             if cause is not None and cause.effect == "fails" and _is_quiet(text):
+                return
+            if is_full and not (_stops(cause) and self._forget_other()):
                 return
             self._others.append((line, text))
             self._note_layer(line)
             if cause is not None and cause.area == "host" and cause.effect != "fails":
                 self._decisions.setdefault(cause.name, (line, cause))
+
+    def _forget_other(self) -> bool:
+        """Forget the first line of another program that is not known to stop a run; return False if there is none."""
+        at = next((at for at, (_, text) in enumerate(self._others) if not _stops(self._cause(text))), None)
+        if at is not None:
+            del self._others[at]
+        return at is not None
 
     def _keep(self, line: int, text: str, topic: str) -> None:
         cause = self._cause(text)
@@ -375,8 +385,7 @@ class TroublesCollector:
     def has_failed(self) -> bool:
         """True if the builder or another program has reported an error so far."""
         return bool(self._errors or self._reasons) or any(
-            (cause := self._cause(text)) and cause.effect == "fails" and _states(cause)
-            for _, text in self._others
+            _stops(self._cause(text)) for _, text in self._others
         )
 
     def _count_records(self, kept: dict[_Key, LogRecord]) -> tuple[LogRecord, ...]:
@@ -571,6 +580,11 @@ class TroublesCollector:
 def _states(cause: Cause | None) -> bool:
     """Return True if a line of another program alone shows that a run failed."""
     return cause is not None and cause.rank not in ("unknown", "echo")
+
+
+def _stops(cause: Cause | None) -> bool:
+    """Return True if a line of another program alone shows that it stopped a run."""
+    return cause is not None and cause.effect == "fails" and _states(cause)
 
 
 def _precedes(unknown: _Said, deciding: _Said, cause: Cause) -> bool:
