@@ -261,7 +261,7 @@ class Run:
             "phases": self.phases.finish(self.last_stamp),
             "ledger_summary": self._ledger.summary(),
             "memory": self.memory.finish(self.options.workspace),
-            "performance": self.measured.performance(self.options.batch),
+            "performance": self.measured.performance(self.options.at_once),
             "without_scale": {tensor: self._graph.around(tensor) for tensor in self.troubles.without_scale},
             "int8_refused": dict(self.troubles.int8_refused),
             "dla_refused": self.constraints.dla_refused,

@@ -169,9 +169,12 @@ def test_a_summary_of_tensorrt_7_stands_on_many_lines():
     )
 
 
-def test_throughput_of_an_implicit_batch_counts_samples():
+@pytest.mark.parametrize(
+    "options", ["Batch: 8", "Batch: Explicit\nStreams: 8", "Inference Streams: 8", "Batch: 4\nStreams: 2"]
+)
+def test_a_gpu_that_computes_several_queries_at_once_is_not_called_busier_than_it_is(options: str):
     batched = TENSORRT_7.replace("318.785", "2550.28")
-    run = run_of(small.library("=== Inference Options ===\nBatch: 8\n" + batched))
+    run = run_of(small.library(f"=== Inference Options ===\n{options}\n{batched}"))
     assert run.performance is not None
     assert run.performance.diagnosis[0].startswith("the GPU is busy (2550.28 qps is 97%")
 

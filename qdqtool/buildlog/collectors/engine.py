@@ -212,7 +212,7 @@ class MeasuredCollector:
             "profile-record": self._record,
         }
 
-    def performance(self, batch: int) -> Performance | None:
+    def performance(self, at_once: int) -> Performance | None:
         """Return the performance summary with its diagnosis; None if the run was not timed."""
         if not self._metrics and "throughput_qps" not in self._numbers:
             return None
@@ -226,7 +226,7 @@ class MeasuredCollector:
                 walltime_s=number("walltime_s"),
                 gpu_total_s=number("gpu_total_s"),
             ),
-            batch,
+            at_once,
         )
 
     def profile(self) -> tuple[LoggedProfileRow, ...]:
@@ -318,15 +318,15 @@ BUSY = 0.9
 """Smallest share of wall time in GPU compute for which the GPU counts as busy."""
 
 
-def diagnose(performance: Performance, batch: int = 1) -> Performance:
+def diagnose(performance: Performance, at_once: int = 1) -> Performance:
     """Add to a performance summary what limits the speed.
 
-    `batch` is the implicit batch, with which trtexec counts samples as queries; 1 for an explicit batch.
+    `at_once` is the number of streams times the implicit batch, with which trtexec counts samples as queries.
     """
     gpu = _middle(performance, "gpu_compute")
     words: list[str] = []
     if gpu and performance.throughput_qps:
-        words += _utilization(performance, gpu / batch)
+        words += _utilization(performance, gpu / at_once)
     if (
         performance.gpu_total_s is not None
         and performance.walltime_s

@@ -7,6 +7,7 @@ import shlex
 from collections import Counter
 from collections.abc import Callable
 from itertools import pairwise
+from math import prod
 
 from qdqtool.buildlog.grammar import Handler
 from qdqtool.buildlog.prefix import DEEPSTREAM, JETSON, OLD, PYTHON, STAMPED, TORCH, Prefix, seconds_of
@@ -270,10 +271,11 @@ class OptionsCollector:
         return OnnxHeader(**{"file": "", **self._header}) if self._header else None
 
     @property
-    def batch(self) -> int:
-        """The implicit batch of TensorRT up to 9, as the log states it; 1 for an explicit batch."""
-        text = self.sections.get("Inference", {}).get("Batch", "")
-        return int(text) if text.isascii() and text.isdigit() and 0 < len(text) < 7 and int(text) else 1
+    def at_once(self) -> int:
+        """Queries that the GPU computes at the same time: the implicit batch of TensorRT up to 9 times the streams."""
+        options = self.sections.get("Inference", {})
+        texts = (options.get(name, "") for name in ("Batch", "Streams", "Inference Streams"))
+        return prod(int(text) or 1 for text in texts if re.fullmatch("[0-9]{1,6}", text))
 
     @property
     def workspace(self) -> int | None:
