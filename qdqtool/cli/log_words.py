@@ -145,7 +145,7 @@ def _identity(run: RunDigest) -> Iterator[str]:
     if device or precision:
         name = device.get("Selected Device", "unknown device")
         yield _row("device", f"{name}, precision {precision}" if precision else name)
-    if "INT8" in precision and "FP16" not in precision:
+    if "INT8" in precision and "FP16" not in precision and "BF16" not in precision:
         yield _row("", "unquantized layers run in FP32 here: consider --fp16 as well")
     if run.onnx is not None:
         producer = f"{run.onnx.producer} {run.onnx.producer_version}".strip()

@@ -48,6 +48,14 @@ def test_parse_prints_a_digest(log, capsys):
         assert words in out
 
 
+def test_a_log_with_bf16_is_not_told_to_allow_fp16(log, capsys):
+    log.write_text(small.trtexec().replace("FP32+INT8", "FP32+BF16+INT8"))
+    assert run(["parse", str(log)]) == 0
+    out = capsys.readouterr().out
+    assert "precision FP32+BF16+INT8" in out
+    assert "run in FP32" not in out
+
+
 CONTRACT = {
     "argv": list,
     "engine_layers": list,
