@@ -94,7 +94,7 @@ def _condition(text: str) -> Callable[[LayerView], bool]:
             f"invalid condition {text!r}", fix="write column=glob, such as precision=int8", where="--where"
         )
     getter = _column(name.strip(), "--where")
-    glob = pattern.strip().lower()
+    glob = pattern.strip().lower().replace("[", "[[]")  # names and shapes contain brackets
     return lambda layer: fnmatchcase(str(getter(layer)).lower(), glob)
 
 

@@ -50,6 +50,12 @@ def test_conditions_are_globs_on_columns(where: tuple[str, ...], count: int):
     assert len(select(seen(), where=where)) == count
 
 
+@pytest.mark.parametrize("column", ["name", "inputs", "outputs", "onnx_nodes"])
+def test_a_cell_is_a_condition_for_its_own_layer(column: str):
+    for layer, (cell,) in zip(seen().layers, cells(seen().layers, (column,)), strict=True):
+        assert layer in select(seen(), where=(f"{column}={cell}",))
+
+
 def test_numbers_sort_from_large_to_small_and_unknown_ones_last():
     assert [layer.ms for layer in select(seen(0.5, 2.0), sort="ms")] == [2.0, 0.5, None]
     assert [layer.name for layer in select(seen(), sort="name")] == sorted(NAMES)
