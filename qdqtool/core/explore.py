@@ -23,6 +23,8 @@ class CostModel(str, Enum):
     EXACT = "exact"
 
 
+_TF32_FROM = 80
+"""The first SM architecture that runs FP32 products as TF32."""
 _FP8_FROM = 89
 """The first SM architecture with FP8 tensor cores."""
 _FP4_FROM = 100
@@ -90,7 +92,8 @@ class Device:
         """Return operations per second in units of 10^12 for arithmetic in `dtype`; None if no rate is known.
 
         FP8 arithmetic with FP32 accumulation runs at twice the FP16 rate from SM89 on (whitepapers of Ada and
-        Hopper). FP4 arithmetic runs at twice the INT8 rate from SM100 on (Blackwell's whitepaper).
+        Hopper). FP4 arithmetic runs at twice the INT8 rate from SM100 on (Blackwell's whitepaper). From SM80 on, FP32
+        products run as TF32: half the FP16 rate.
         """
         if dtype is DType.INT8:
             return self.int8_tops
@@ -100,6 +103,8 @@ class Device:
             return 2 * self.fp16_tflops if self.fp16_tflops and self.generation >= _FP8_FROM else None
         if dtype is DType.FLOAT4:
             return 2 * self.int8_tops if self.int8_tops and self.generation >= _FP4_FROM else None
+        if dtype is DType.FLOAT32 and self.fp16_tflops and self.generation >= _TF32_FROM:
+            return self.fp16_tflops / 2
         return self.fp32_tflops if dtype is DType.FLOAT32 else None
 
 

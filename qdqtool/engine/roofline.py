@@ -25,7 +25,6 @@ from typing import Any
 
 from qdqtool.core.engine import Role
 from qdqtool.core.explore import Device, EngineView, LayerView
-from qdqtool.core.tensors import DType
 from qdqtool.errors import InputFileError, UsageError
 from qdqtool.io.json_files import number, parse_json
 from qdqtool.io.text import text_of
@@ -283,16 +282,6 @@ def _time(layer: LayerView, device: Device, roof: Roof) -> float | None:
         return None
     bandwidth = roof.bandwidth if layer.role is Role.COMPUTE else roof.moving
     moving = layer.bytes / (device.bandwidth_gbs * bandwidth) / 1e6
-    peak = _peak(layer, device)
+    peak = device.peak(layer.precision)
     computing = 2 * (layer.macs or 0) / (peak * roof.arithmetic) / 1e9 if peak else 0.0
     return hypot(moving, computing)
-
-
-def _peak(layer: LayerView, device: Device) -> float | None:
-    """Return the peak rate in 10^12 operations per second.
-
-    From SM80 on, FP32 products run as TF32: half the FP16 rate.
-    """
-    if layer.precision is DType.FLOAT32 and device.fp16_tflops and device.generation >= 80:
-        return device.fp16_tflops / 2
-    return device.peak(layer.precision)

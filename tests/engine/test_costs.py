@@ -277,6 +277,13 @@ def test_dense_fp4_has_the_rate_of_its_datasheet_and_none_before_blackwell(name:
     assert find_device("NVIDIA H200").peak(DType.FLOAT4) is None
 
 
+@pytest.mark.parametrize(
+    ("name", "fp32"), [("A100-SXM4-80GB", 156), ("H200", 495), ("L4", 60), ("T4", 8.1), ("V100", 15.7)]
+)
+def test_fp32_products_have_the_rate_of_tf32_where_there_is_one(name: str, fp32: float):
+    assert find_device(f"NVIDIA {name}").peak(DType.FLOAT32) == pytest.approx(fp32, rel=0.03)
+
+
 def test_the_generation_of_a_device_is_a_number():
     assert replace(find_device("NVIDIA H200"), sm="sm120").generation > find_device("NVIDIA H200").generation
 
