@@ -378,7 +378,9 @@ HELD = 1 << 28
 _PEEKED_FOR_TIMES = 1 << 20
 """Bytes that are searched for times."""
 _ENOUGH = 3
-"""Number of times older than the line before, without a newer one, that prove a reversed log."""
+"""Number of times older than the line before that prove a reversed log. Each newer time needs six more: before the log
+of a build, other programs may list commits or files with the newest first.
+"""
 _TURNED = 1 << 16
 """Bytes that are cut into lines at once."""
 _SEARCHED = 2000
@@ -404,7 +406,7 @@ class Order:
     def __init__(self) -> None:
         self.newest_first = False
         self._before: dict[int, bytes] = {}
-        self._lines = self._falling = 0
+        self._lines = self._falling = self._rising = 0
 
     def oldest_first(self, pieces: Iterator[bytes]) -> Iterator[bytes]:
         """Yield the text of a log in pieces, the oldest line first.
@@ -420,7 +422,7 @@ class Order:
             *lines, tail = (tail + piece).split(b"\n")
             if self._shows_order(lines) or size >= _PEEKED_FOR_TIMES:
                 break
-        self.newest_first = self._falling >= _ENOUGH
+        self.newest_first = self._falling >= _ENOUGH * (1 + 2 * self._rising)
         if not self.newest_first:
             yield from read_pieces  # in the pieces in which they were read: this bounds the reader's memory
             yield from pieces
@@ -442,13 +444,13 @@ class Order:
             now = _times(line)
             for form, time in now.items():
                 earlier = self._before.get(form, time)
-                if time > earlier:
-                    self._falling = 0
-                    return True
+                self._rising += time > earlier
                 self._falling += time < earlier
+            if self._rising and self._falling < _ENOUGH:
+                return True
             self._before |= now
             self._lines += 1
-            if self._falling >= _ENOUGH or (self._lines > _TIMELESS and not self._before):
+            if self._lines > _TIMELESS and not self._before:
                 return True
         return False
 

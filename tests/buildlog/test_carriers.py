@@ -152,6 +152,15 @@ def test_ids_of_tactics_are_no_times(form):
     assert _run(text).carrier == ""
 
 
+def test_a_list_of_commits_before_a_log_does_not_turn_it():
+    commits = "".join(f"2024-01-0{9 - day} 10:00:00 +0100 commit\n" for day in range(6))
+    lines = [
+        f"[01/10/2024-21:52:{second}] [V] [TRT] Running: ConvReluFusion on a\n" for second in range(10, 14)
+    ]
+    assert _run(commits + "".join(lines)).carrier == ""
+    assert "newest" in _run("".join(reversed(lines))).carrier
+
+
 @pytest.mark.parametrize("name", [*carried.NAMES, *carried.MORE])
 def test_codes_of_errors_are_no_ranks_of_a_launcher(name):
     """`srun --label` prints `4: `, and so does the builder in front of an error: one log became two processes."""
