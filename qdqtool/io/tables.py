@@ -57,12 +57,18 @@ def write_table(path: Path, table: Table) -> None:
             "Parquet files need pyarrow", fix="pip install 'qdqtool[parquet]', or write CSV", where=str(path)
         ) from error
     columns: dict[str, list[Any]] = {
-        name: [_storable(row[at]) for row in table.rows] for at, name in enumerate(table.columns)
+        name: _storable([row[at] for row in table.rows]) for at, name in enumerate(table.columns)
     }
     with replacing(path) as draft:
         parquet.write_table(pa.table(columns), draft)
 
 
-def _storable(cell: Cell) -> Cell:
-    """Return a cell that Parquet can store as UTF-8; half surrogate pairs are replaced."""
-    return cell.encode("utf-8", "replace").decode() if isinstance(cell, str) else cell
+def _storable(cells: list[Cell]) -> list[Cell]:
+    """Return a column that Parquet can store: half surrogate pairs are replaced, integers of over 64 bits make floats."""
+    if any(isinstance(cell, int) and not -_WIDE <= cell < _WIDE for cell in cells):
+        cells = [float(cell) if isinstance(cell, int) else cell for cell in cells]
+    return [cell.encode("utf-8", "replace").decode() if isinstance(cell, str) else cell for cell in cells]
+
+
+_WIDE = 1 << 63
+"""The first integer that does not fit into 64 bits with a sign."""

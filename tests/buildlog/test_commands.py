@@ -150,6 +150,18 @@ def test_parquet_tables_hold_the_same_rows(log, tmp_path):
     assert parquet.read_table(tmp_path / "ledger.parquet").num_rows == 4
 
 
+@pytest.mark.parametrize("size", [2**64 - 1, 2**70])
+def test_parquet_tables_hold_sizes_of_any_length(log, tmp_path, size: int):
+    """TensorRT prints an overflow as nearly 2^64 bytes."""
+    parquet = pytest.importorskip("pyarrow.parquet", reason="needs pyarrow")
+    skipped = "UNSUPPORTED_STATE: Skipping tactic 4 due to insufficient memory on requested size of {} detected for tactic 0x0000000000000004.\n"
+    lines = (f"{small.STAMP} [V] [TRT] {skipped.format(number)}" for number in (2**60 + 1, size))
+    log.write_text(small.trtexec().replace("&&&& PASSED", f"{''.join(lines)}&&&& PASSED", 1))
+    assert run(["parse", str(log), "--tables", str(tmp_path), "--parquet"]) == 0
+    column = parquet.read_table(tmp_path / "tactics.parquet")["workspace"].to_pylist()
+    assert [number for number in column if number is not None] == [float(2**60), float(size)]
+
+
 def test_unread_lists_wordings_by_frequency(log, capsys):
     odd = f"{small.STAMP} [V] [TRT] nobody knows this\n"
     log.write_text(small.trtexec() + odd * 2 + odd.replace("nobody", "everybody forgot"))
