@@ -60,7 +60,9 @@ class Demands:
         """Return the forms in which the readers of `tensor` need it."""
         demand = self._found.get(tensor)
         if demand is None:
-            demand = self._found[tensor] = Demand(float=self._flow.view.is_output(tensor))
+            view = self._flow.view
+            inside = any(view.is_inside(use.node.name, use.index) for use in view.uses(tensor))
+            demand = self._found[tensor] = Demand(float=inside or view.is_output(tensor))
         return demand
 
     def passes(self, node: Node) -> bool:
@@ -191,9 +193,9 @@ class Groups:
                 return None
             if node.op in PRODUCTS:
                 return node
-            if not self._is_affine(node):
+            tensor = self._changed_alone(node)
+            if not tensor:
                 return None
-            tensor = node.inputs[0]
 
     def _grow(self, node: Node) -> None:
         group = LayerGroup(node, node)
@@ -211,17 +213,18 @@ class Groups:
         if len(readers) != 1 or readers[0].name in self.of:
             return ()
         reader = readers[0]
-        if reader.op in EPILOGUE_ACTIVATIONS or self._is_affine(reader):
+        if reader.op in EPILOGUE_ACTIVATIONS or self._changed_alone(reader):
             return (reader,)
         if reader.op == "Add" and group.host is not None and self._hosts.get(reader.name) == group.host.name:
             return (reader,)
         return (reader,) if self._is_stem_pool(group, reader) else ()
 
-    def _is_affine(self, node: Node) -> bool:
-        """Return True if a node is a BatchNormalization, an addition or a multiplication with constant parameters."""
-        if node.op not in AFFINE:
-            return False
-        return all(map(self._flow.view.is_constant, node.inputs[1:]))
+    def _changed_alone(self, node: Node) -> str:
+        """Return the input of a BatchNormalization, addition or multiplication if all parameters are constant; else ""."""
+        varying = [tensor for tensor in node.inputs if not self._flow.view.is_constant(tensor)]
+        if node.op not in AFFINE or len(varying) != 1:
+            return ""
+        return varying[0] if varying[0] == node.inputs[0] or node.op in {"Add", "Mul"} else ""
 
     def _is_stem_pool(self, group: LayerGroup, reader: Node) -> bool:
         """Return True if an INT8 stem (few input channels) fuses the next MaxPool. It can only if it writes INT8."""
@@ -497,4 +500,5 @@ class ClassicPlan:
 
     def _place(self, node: str) -> tuple[int, str]:
         """Return the sort key of a node for graph order. A cloned Q has the key of its original."""
-        return self._position.get(node.partition("_clone_")[0], -1), node
+        of = self._position.get(node)
+        return self._position.get(node.rpartition("_clone_")[0], -1) if of is None else of, node

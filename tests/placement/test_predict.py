@@ -3,6 +3,8 @@ from __future__ import annotations
 import json
 import time
 
+import numpy as np
+import onnx
 import pytest
 
 from qdqtool.cli.app import run
@@ -227,3 +229,33 @@ def test_a_convolution_for_turing_is_foreseen_in_the_type_that_the_reason_names(
     for gpu, precision in (("75", DType.FLOAT16), ("86", DType.INT8)):
         foreseen = predict(model, target=Target.parse("rtx", (gpu,)))
         assert {node.precision for node in foreseen.nodes if node.op == "Conv"} == {precision}
+
+
+@pytest.mark.parametrize("first", [False, True], ids=["behind", "in front"])
+def test_a_bias_fuses_in_either_place_of_its_add(first, tmp_path):
+    s = Quantized()
+    bias = s.constant("bias", np.ones((1, 16, 1, 1), np.float32))
+    y = s.qconv("c1", s.image())
+    y = s.node("Add", [bias, y] if first else [y, bias], "sum", name="add")
+    proto = s.done(s.qconv("c2", y))
+    prediction = predict(load(models.save(proto, tmp_path)), Target.parse("10"))
+    assert ends(prediction)["c2_x/Q"] == (End.OUTPUT, "c1")
+
+
+def test_a_tensor_that_a_body_reads_is_needed_as_float(tmp_path):
+    s = Quantized()
+    y = s.qconv("c1", s.image())
+    shape = onnx.helper.make_tensor_value_info("inner", onnx.TensorProto.FLOAT, None)
+    node = onnx.helper.make_node("Neg", [y], ["inner"], name="neg")
+    body = onnx.helper.make_graph([node], "body", [], [shape])
+    condition = s.input("condition", [], onnx.TensorProto.BOOL)
+    s.output(s.node("If", [condition], "z", name="if", then_branch=body, else_branch=body))
+    prediction = predict(load(models.save(s.done(s.qconv("c2", y)), tmp_path)), Target.parse("10"))
+    assert ends(prediction)["c2_x/Q"][0] is End.COPY
+
+
+def test_a_node_that_is_called_a_clone_keeps_its_place(tmp_path):
+    s = Quantized()
+    y = s.node("Exp", [s.qconv("c1", s.image())], "y", name="node_clone_1")
+    prediction = predict(load(models.save(s.done(y), tmp_path)), Target.parse("10"))
+    assert prediction.layers[-1].nodes == ("node_clone_1",)
