@@ -49,7 +49,7 @@ import json
 from collections.abc import Iterable, Iterator
 from fnmatch import fnmatchcase
 
-from qdqtool.core.advice import setting
+from qdqtool.core.advice import as_glob, setting
 from qdqtool.core.findings import Severity
 from qdqtool.core.placement import RequestOrVeto, Slot, SlotStatement
 from qdqtool.core.recipe import PlacementOptions
@@ -93,15 +93,15 @@ def _objections(node: Node, op: str, options: PlacementOptions) -> Iterator[tupl
             "the accuracy limit keeps this node float",
             "nothing to do: with this node quantized, the loss would exceed the accuracy limit",
         )
-    for pattern in options.exclude:
-        if fnmatchcase(node.name, pattern):
-            patterns_left = [entry for entry in options.exclude if entry != pattern]
-            yield (
-                f"place.exclude lists {pattern!r}",
-                _list_less("place.exclude", map(json.dumps, patterns_left)),
-            )
+    matching = [pattern for pattern in options.exclude if fnmatchcase(node.name, pattern)]
+    for pattern in matching:
+        patterns_left = [entry for entry in options.exclude if entry not in matching]
+        yield (
+            f"place.exclude lists {pattern!r}",
+            _list_less("place.exclude", map(json.dumps, patterns_left)),
+        )
     if options.only and not any(fnmatchcase(node.name, pattern) for pattern in options.only):
-        patterns = map(json.dumps, (*options.only, node.name))
+        patterns = (*map(json.dumps, options.only), as_glob(node.name))
         yield "no pattern of place.only matches this node", setting("place.only", patterns)
     if {op, node.op} & set(options.exclude_ops):
         patterns_left = [entry for entry in options.exclude_ops if entry not in {op, node.op}]

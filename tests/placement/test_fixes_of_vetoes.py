@@ -11,7 +11,7 @@ import onnx
 import pytest
 
 from qdqtool.cli.app import run
-from qdqtool.core.advice import settings_in
+from qdqtool.core.advice import join_fixes, settings_in
 from qdqtool.core.claims import Assertion, of_reason
 from qdqtool.core.placement import Placement, RequestOrVeto
 from qdqtool.graph.onnx_io.load import load
@@ -60,6 +60,15 @@ def test_after_the_printed_setting_the_rule_vetoes_no_more(name: str, tmp_path: 
                 continue
             after = vetoes(placed(path, [*settings, *change]))
             assert (slot, rule, reason) not in after, fix
+
+
+@pytest.mark.parametrize("chosen", ["place.exclude=['a*', '*conv*']", "place.only=['b*']"])
+def test_after_the_printed_settings_a_node_with_any_name_is_quantized(chosen: str, tmp_path: Path) -> None:
+    s = models.Sketch()
+    s.output(s.conv("a/conv[1]", s.input("x", [1, 32, 14, 14]), (32, 32)), None)
+    path = models.save(s.model(), tmp_path)
+    fixes = join_fixes(vetoes(placed(path, [chosen])).values())
+    assert not vetoes(placed(path, [chosen, *settings_in(fixes)]))
 
 
 def test_the_command_takes_the_setting_as_printed(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
