@@ -194,7 +194,9 @@ def _pictures_of(document: Mapping[str, Any], split: str, file: Path, name: str)
     entries = document.get(split) or document.get("val" if split == "train" else "train")
     places = [root for root in _roots(document, file) if root.is_dir()]
     for entry in entries if isinstance(entries, list) else [entries]:
-        source = next((place for root in places if (place := root / str(entry)).exists()), None)
+        # Roboflow writes ../train/images for train/images beside the data file, and Ultralytics reads that
+        spelled = (str(entry), str(entry).removeprefix("../"))
+        source = next((place for text in spelled for root in places if (place := root / text).exists()), None)
         listed = () if source is None else pictures(source) if source.is_dir() else _list_pictures(source)
         if not listed:
             raise InputFileError(
@@ -248,13 +250,15 @@ def _number_file(place: int, file: Path) -> str:
 
 def _labels_of(picture: Path) -> Path | None:
     """Return the file of boxes for a picture: the last folder `images` in the path becomes `labels`."""
-    parts = list(picture.resolve().parts)
-    place = max((number for number, part in enumerate(parts) if part == "images"), default=None)
-    if place is None:
-        return None
-    parts[place] = "labels"
-    file = Path(*parts).with_suffix(".txt")
-    return file if file.is_file() else None
+    for path in (picture.absolute(), picture.resolve()):  # a picture or its folder may be a link
+        parts = list(path.parts)
+        place = max((number for number, part in enumerate(parts) if part == "images"), default=None)
+        if place is not None:
+            parts[place] = "labels"
+            file = Path(*parts).with_suffix(".txt")
+            if file.is_file():
+                return file
+    return None
 
 
 def _link_files(files: Mapping[str, Path], folder: Path) -> None:

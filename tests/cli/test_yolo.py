@@ -86,6 +86,24 @@ def test_pictures_are_found_where_ultralytics_looks(
     assert (len(found.train), len(found.val), found.classes) == (6, 6, 3)
 
 
+def test_paths_of_roboflow_are_found_beside_the_data_file(folder: Path) -> None:
+    data = write_data(folder / "set", path=None, train="../images/train", val=["../images/val"])
+    found = read_data(str(data))
+    assert (len(found.train), len(found.val)) == (6, 6)
+
+
+def test_labels_of_pictures_that_are_links_lie_beside_the_links(folder: Path) -> None:
+    for picture in (folder / "set" / "images" / "val").iterdir():
+        (folder / "raw").mkdir(exist_ok=True)
+        picture.rename(folder / "raw" / picture.name)
+        picture.symlink_to(folder / "raw" / picture.name)
+    samples = arrange(
+        read_data(str(write_data(folder))), folder / "out", calibration=4, evaluation=6, model_classes=3
+    )
+    assert samples.labels is not None
+    assert len(list(samples.labels.iterdir())) == 6
+
+
 def test_splits_may_be_lists_of_folders_and_files_of_paths(folder: Path) -> None:
     (folder / "set" / "val.txt").write_text("./images/val/0.png\n./images/val/1.png\n", "utf-8")
     data = write_data(folder, train=["images/train", "images/val"], val="val.txt")
