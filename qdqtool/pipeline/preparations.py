@@ -347,7 +347,8 @@ def _timm(document: Any) -> Values:
     if isinstance(size, list) and len(size) == 3 and all(isinstance(dim, int) for dim in size):
         values |= {"crop": tuple(size[1:])}
         if isinstance(share, float | int) and 0 < share <= 1:
-            values |= {"resize": math.floor(min(size[1:]) / share)}
+            sides = tuple(math.floor(dim / share) for dim in size[1:])
+            values |= {"resize": sides if config.get("crop_mode") == "squash" else min(sides)}
     return values
 
 
