@@ -298,7 +298,7 @@ def spell_settings(recipe: RecipeInput | None, settings: SettingsInput) -> tuple
     """Return recipe and settings as words of a command line: a name or a file, and key=value."""
     changes = _changes(settings)
     if isinstance(recipe, Recipe):
-        return None, (*_changes(recipe.model_dump(mode="json")), *changes)
+        return None, (*_changes(recipe.model_dump(mode="json", exclude_unset=True)), *changes)
     if isinstance(recipe, Mapping):
         document = dict(recipe)
         parent = document.pop("extends", None)

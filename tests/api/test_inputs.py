@@ -181,6 +181,15 @@ def test_recipes_of_every_form_are_the_same_recipe() -> None:
     assert wanted != qdqtool.place(MODEL)
 
 
+@pytest.mark.parametrize("name", recipes.names())
+def test_a_recipe_in_memory_states_no_more_than_its_file(name: str) -> None:
+    """Values that a recipe states for pictures replace those that the model states."""
+    recipe = recipes.load(name)
+    given = inputs.recipe_of(recipe)
+    assert given == recipe
+    assert given.samples.preprocess.model_fields_set == recipe.samples.preprocess.model_fields_set
+
+
 @pytest.mark.parametrize(
     "labels",
     [LABELS, list(map(int, LABELS)), {f"samples[{n}]": int(label) for n, label in enumerate(LABELS)}],
