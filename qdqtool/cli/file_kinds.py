@@ -10,6 +10,7 @@ import zipfile
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from shlex import quote
 
 from qdqtool.core.wording import Command
 from qdqtool.errors import InputFileError, QdqError, UsageError
@@ -96,7 +97,7 @@ def advise_other_command(error: QdqError, arguments: list[str]) -> QdqError:
         option in _OF_SAMPLES and word in names for option, word in pairwise(arguments)
     ):
         return error  # samples were expected, and their error was reported
-    named = f"'{path}'" if " " in str(path) else str(path)
+    named = quote(str(path))
     if any(f" {word} FILE" in kind.commands for word in arguments[:1]):
         return error  # it would suggest the command that failed
     says = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 import zipfile
 from pathlib import Path
@@ -121,6 +122,13 @@ def test_samples_that_were_asked_for_are_not_called_a_file_of_another_kind(folde
     )
     assert advise_other_command(error, ["calibrate", "model.onnx", "--samples", file]) is error
     assert "this is a file of arrays" in advise_other_command(error, ["place", file]).fix
+
+
+@pytest.mark.parametrize("name", ["it's.npz", "a b.npz", "a$(b).npz"])
+def test_a_command_for_a_file_is_one_that_a_shell_reads(name: str, folder: Path, tmp_path: Path) -> None:
+    file = str(shutil.copy(folder / "calibration.npz", tmp_path / name))
+    fix = advise_other_command(InputFileError("is no model", fix="", where=file), ["place", file]).fix
+    assert file in shlex.split(fix.split("`")[1])
 
 
 @pytest.mark.parametrize("suffix", [".onnx", ".npz", ".engine", ".plan"])
