@@ -136,7 +136,10 @@ def for_operators(libraries: Sequence[Path] | None, plugins: Sequence[Path] | No
 
 def for_builder(target: str | None, sm: str | None) -> list[str]:
     """Turn `--target` and `--sm` into changes of the recipe."""
-    return [*([f"build.sm=[{sm}]"] if sm else []), *([f"place.target='{target}'"] if target else [])]
+    return [
+        *([f"build.sm=[{sm}]"] if sm else []),
+        *([f"place.target={json.dumps(target)}"] if target else []),
+    ]
 
 
 # --- --target --------------------------------------------------------------------------------------------------------
@@ -268,7 +271,7 @@ def building(
 ) -> list[str]:
     """Return recipe changes for the build options; `shapes` are the smallest, the usual and the largest."""
     names = ("min_shapes", "opt_shapes", "max_shapes")
-    typed = [f"build.{name}='{value}'" for name, value in zip(names, shapes, strict=True) if value]
+    typed = [f"build.{name}={json.dumps(value)}" for name, value in zip(names, shapes, strict=True) if value]
     typed += [f"build.builder={builder}"] if builder else []
     return typed + for_builder(target, sm)
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import json
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import wraps
@@ -25,6 +26,7 @@ import numpy as np
 
 from qdqtool.api.inputs import fitting_recipe
 from qdqtool.backends import BUILDERS
+from qdqtool.backends.shapes import spell_shapes
 from qdqtool.calibration.samples import SampleObjects
 from qdqtool.calibration.samples.objects import as_array
 from qdqtool.errors import MissingPackage, UsageError
@@ -191,7 +193,7 @@ def _settings(model: Model, shape: Sequence[int] | None) -> list[str]:
     settings = ["insert.types=fp16", f"place.target='{_target()}'", f"samples.limit={_MOST}"]
     if shape is not None:
         name = model.view.inputs[0].name
-        settings.append(f"build.opt_shapes='{name}:{'x'.join(map(str, shape))}'")
+        settings.append(f"build.opt_shapes={json.dumps(spell_shapes({name: tuple(shape)}))}")
     return settings
 
 

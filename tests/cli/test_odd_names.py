@@ -11,6 +11,8 @@ import onnx
 import pytest
 
 from qdqtool.cli.app import run
+from qdqtool.cli.options import building
+from qdqtool.pipeline import recipes
 from tests import models
 
 FILES = {
@@ -178,3 +180,10 @@ def test_no_two_files_of_a_command_differ_in_case_only(
     names = [path.name for path in (tmp_path / "a").rglob("*")]
     assert len({name.lower() for name in names}) == len(names)
     assert all(re.fullmatch(r"[A-Za-z0-9._-]+", name) for name in names)
+
+
+@pytest.mark.parametrize("shapes", ["'input:0':1x3x8x8", "it's:1x3x8x8", 'a "b":1', "\U0001f600:1"])
+def test_shapes_are_read_with_every_quote_in_a_name(shapes: str) -> None:
+    """As trtexec, options take a name in quotes, which names of TensorFlow need."""
+    typed = building(target=None, sm=None, builder=None, shapes=("", shapes, ""))
+    assert recipes.load(None, typed).build.opt_shapes == shapes

@@ -68,15 +68,14 @@ def repair(
     ] = False,
 ) -> int:
     """Change a Q/DQ model of any tool so that TensorRT accepts it and runs it fast."""
-    from qdqtool.cli.options import load_recipe
+    from qdqtool.cli.options import for_builder, load_recipe
     from qdqtool.cli.progress import progress
     from qdqtool.cli.screen import stderr
     from qdqtool.cli.verdict import accuracy_missed, print_missed
     from qdqtool.core.kinds import REPAIR
     from qdqtool.pipeline.repair import RepairRequest, repair_file
 
-    typed = [f"place.target='{target}'"] if target else []
-    chosen = load_recipe(recipe, [*(changes or ()), *typed], labels=labels)
+    chosen = load_recipe(recipe, [*(changes or ()), *for_builder(target, None)], labels=labels)
     source = "" if samples == "none" else samples
     request = RepairRequest(
         model=model,
