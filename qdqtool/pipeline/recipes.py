@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -38,6 +39,7 @@ _LARGEST = 1 << 20
 _MOST_ENTRIES = 5_000
 """Most names, values and brackets of one file: the YAML reader takes time for each."""
 _TASK = "compare.task"
+_PAIR = re.compile(r"\\u(d[89ab][0-9a-f]{2})\\u(d[c-f][0-9a-f]{2})", re.IGNORECASE)
 _MOST_SHOWN = 40
 """Most mistakes that are printed; a file that is not a recipe has one in every line."""
 
@@ -125,6 +127,8 @@ def load(recipe: str | None, changes: Iterable[str] = (), *, trust: bool = False
     path = None if recipe is None else locate(recipe)
     places = Places()
     files = [] if path is None else _chain(path, trust=trust)
+    # before the files are joined, because a joined section is also a section of its file
+    code = [(file.path, tuple(_named_code(file))) for file in files]
     document: dict[str, Any] = {}
     for file in reversed(files):
         _merge(document, file.document)
@@ -142,7 +146,7 @@ def load(recipe: str | None, changes: Iterable[str] = (), *, trust: bool = False
             where="--set" if path is None or path.parent == folder() else str(path),
         )
     if not trust:
-        _refuse_code(files)
+        _refuse_code(code, set(_code_of(document)))
     return checked_recipe
 
 
@@ -290,14 +294,17 @@ _FUNCTIONS = (
 
 def _named_code(file: _File) -> Iterator[str]:
     """Yield the functions that a file names, unless qdqtool ships the file."""
-    if folder() in file.path.resolve().parents:
-        return
+    if folder() not in file.path.resolve().parents:
+        yield from _code_of(file.document)
+
+
+def _code_of(document: dict[str, Any]) -> Iterator[str]:
     keys: dict[str, Any] = {}
     for key in _FUNCTIONS:
         section, _, name = key.partition(".")
-        options = file.document.get(section)
+        options = document.get(section)
         keys[key] = options.get(name) if isinstance(options, dict) else None
-    sweep = file.document.get("sweep")
+    sweep = document.get("sweep")
     space = sweep.get("space") if isinstance(sweep, dict) else None
     keys |= {
         f"sweep.space.{key}": space[key] for key in _FUNCTIONS if isinstance(space, dict) and key in space
@@ -305,7 +312,7 @@ def _named_code(file: _File) -> Iterator[str]:
     for key, value in keys.items():
         is_library = key.endswith(("custom_ops", "plugins"))
         yield from (f"{key}: {text}" for text in _texts(value) if ":" in text or is_library)
-    compute = file.document.get("compute")
+    compute = document.get("compute")
     device = compute.get("device") if isinstance(compute, dict) else None
     devices = [device, space.get("compute.device") if isinstance(space, dict) else None]
     yield from (f"compute.device: {text}" for text in _texts(devices) if names_library(text))
@@ -322,17 +329,17 @@ def _texts(value: object) -> Iterator[str]:
             yield from _texts(entry)
 
 
-def _refuse_code(files: list[_File]) -> None:
-    for file in files:
-        code = tuple(_named_code(file))
-        if code:
+def _refuse_code(named: list[tuple[Path, tuple[str, ...]]], used: set[str]) -> None:
+    """Refuse functions that files name and the whole recipe uses; what the user's own changes name was typed."""
+    for path, texts in named:
+        if code := [text for text in texts if text in used]:
             loaded = any(text.startswith("compute.device") for text in code)
             code_words = "libraries" if loaded else "functions"
             raise UsageError(
                 f"a run would execute these {code_words} that the recipe names: {'; '.join(code)}",
                 fix="read this code; if you trust it, pass --trust (in Python: trust=True), or write `trust: true` into "
                 f"your own configuration ({Command('doctor')} says where)",
-                where=str(file.path),
+                where=str(path),
             )
 
 
@@ -426,6 +433,8 @@ def _apply(document: dict[str, Any], change: str) -> tuple[str, ...]:
             where=f"--set {change}",
         )
     try:
+        # JSON writes a character outside the first plane as two escapes, which YAML reads as two characters
+        text = _PAIR.sub(lambda pair: bytes.fromhex(pair[1] + pair[2]).decode("utf-16-be"), text)
         value = YAML(typ="safe", pure=True).load(text) if text.strip() else ""
         if isinstance(value, float) and key.strip() == "place.target":
             value = text.strip()  # 10.10 is not a number here, and the typed text is known

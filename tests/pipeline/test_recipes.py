@@ -183,6 +183,11 @@ def test_a_mistake_is_told_where_it_was_made(tmp_path: Path) -> None:
     assert "(line" not in said_about("extends: team.yaml\n", tmp_path, "calibrate.percentile=300")
 
 
+@pytest.mark.parametrize("name", ["\U0001f600", "a \"b\" 'c'", "d\\u00e9\n\x7f"])
+def test_a_name_that_is_written_as_json_is_read_as_it_is(name: str) -> None:
+    assert recipes.load(None, [f"place.exclude={json.dumps([name])}"]).place.exclude == (name,)
+
+
 CODE = {
     "a metric": ("compare:\n  metrics: [cosine, 'evil:f']\n", "compare.metrics: evil:f"),
     "a loss": ("qat:\n  loss: evil.py:f\n", "qat.loss: evil.py:f"),
@@ -207,8 +212,14 @@ def test_a_file_that_names_functions_needs_trust(text: str, says: str, tmp_path:
     recipes.load(str(heir), trust=True)
 
 
-def test_what_the_user_types_and_what_is_shipped_needs_no_trust() -> None:
+def test_what_the_user_types_and_what_is_shipped_needs_no_trust(tmp_path: Path) -> None:
     assert recipes.load(None, ["compare.metrics=['mine:f']"]).compare.metrics == ("mine:f",)
+    path = tmp_path / "mine.yaml"
+    path.write_text("compare:\n  limit: 5\n", "utf-8")
+    assert recipes.load(str(path), ["compare.metrics=['mine:f']"]).compare.metrics == ("mine:f",)
+    path.write_text("compare:\n  metrics: ['evil:f']\n", "utf-8")
+    with pytest.raises(UsageError, match=r"names: compare\.metrics: evil:f \("):
+        recipes.load(str(path), ["compare.metrics=['mine:f', 'evil:f']"])
     assert ":" in recipes.load("qat-digits").qat.model
 
 
