@@ -202,6 +202,11 @@ def inspect(
     return load(recipe, changes, trust=True), named
 
 
+def names_code(recipe: Recipe) -> bool:
+    """Return True if the recipe, written to a file, needs trust: it names functions or libraries."""
+    return any(_code_of(recipe.model_dump(mode="json")))
+
+
 def head(recipe: str) -> str:
     """Return the comments at the beginning of a recipe: its purpose, measurements, and values that are worth changing."""
     lines = _text(locate(recipe)).splitlines(keepends=True)

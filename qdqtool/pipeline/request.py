@@ -32,6 +32,7 @@ from qdqtool.graph.view import Model
 from qdqtool.io.files import acquire, digest_file, make_folder, native_path, release, sweep, unwritable
 from qdqtool.pipeline.preparations import with_known_inputs
 from qdqtool.pipeline.random_shapes import Opener, add_usual_shapes, samples_for
+from qdqtool.pipeline.recipes import names_code
 from qdqtool.platform import resident_mib
 
 log = logging.getLogger(__name__)
@@ -220,6 +221,7 @@ class RunRequest:
     def typed(self) -> Command:
         """Return the command that repeats this run with the recipe in its folder. Python objects appear as DATA."""
         words = [str(self.model), "--recipe", str(self.out / "recipe.yaml")]
+        words += ["--trust"] if names_code(self.recipe) else []
         samples = [("--samples", self.samples), ("--eval-samples", self.eval_samples)]
         files = [
             ("--labels", self.labels),

@@ -8,15 +8,18 @@ from pathlib import Path
 
 import pytest
 
+from qdqtool.cli.app import run
 from qdqtool.cli.next_commands import next_commands
 from qdqtool.core.findings import Finding, Severity
 from qdqtool.core.recipe import Recipe
 from qdqtool.core.report import Fallback, Report
 from qdqtool.pipeline import recipes
 from qdqtool.pipeline.request import RunRequest
+from qdqtool.pipeline.search import limited_run
 from qdqtool.report.assemble import assemble
 from tests.report.material import FULL, finding
 
+DIGITS = recipes.folder() / "examples" / "digits" / "digits.onnx"
 SETTING = "--set place.last_layer=int8"
 SAME = f"{SETTING} (built: 2 of 2 compute nodes quantized instead of 1, in the same number of kernels)"
 MORE = f"{SETTING} (built: 2 of 2 compute nodes quantized instead of 1, 1 kernel more)"
@@ -51,6 +54,43 @@ def proposed(of: Report, *, is_quantized: bool = False, judged: str | None = Non
     )
     lines = next_commands(request, of, ["--recipe", "conv-int8"], has_samples=True, is_quantized=is_quantized)
     return [shlex.split(line, comments=True)[1:] for line in lines]
+
+
+@pytest.mark.parametrize(
+    ("change", "is_code"),
+    [
+        ("runtime.custom_ops=[ops.so]", True),
+        ("compare.metrics=['mine:f']", True),
+        ("place.first_layer=float", False),
+    ],
+)
+def test_the_command_that_repeats_a_run_may_read_its_recipe(
+    change: str, is_code: bool, tmp_path: Path
+) -> None:
+    """The recipe of a run with libraries of operators was refused without --trust."""
+    recipe = recipes.load(None, [change])
+    (tmp_path / "recipe.yaml").write_text(recipes.dump(recipe), "utf-8")
+    request = RunRequest(
+        model=Path("m.onnx"), recipe=recipe, samples="s.npz", eval_samples=None, labels=None, out=tmp_path
+    )
+    words = request.typed().arguments
+    assert ("--trust" in words) is is_code
+    assert recipes.load(words[words.index("--recipe") + 1], trust="--trust" in words) == recipe
+
+
+def test_the_next_commands_have_the_libraries_of_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    typed: list[str] = []
+    monkeypatch.setattr(limited_run, "run", lambda *_, **__: report())
+    monkeypatch.setattr(
+        "qdqtool.cli.next_commands.next_commands", lambda _, __, changes, **___: typed.extend(changes) or []
+    )
+    own = tmp_path / "own.yaml"
+    own.write_text("compare:\n  metrics: ['mine:f']\n", "utf-8")
+    words = ["run", str(DIGITS), "--samples", "random:4", "--out", str(tmp_path / "out")]
+    run([*words, "--recipe", str(own), "--trust", "--custom-ops", "ops.so"])
+    assert typed == ["--recipe", str(own), "--trust", '--set=runtime.custom_ops=["ops.so"]']
 
 
 def test_what_measures_accuracy_measures_it_on_the_same_samples() -> None:

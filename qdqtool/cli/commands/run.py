@@ -128,6 +128,7 @@ def run(
     from qdqtool.cli.screen import stderr, stdout
     from qdqtool.cli.verdict import check_limit, exit_code
     from qdqtool.graph.onnx_io.load import load
+    from qdqtool.pipeline.recipes import names_code
     from qdqtool.pipeline.request import RunRequest
     from qdqtool.pipeline.search import limited_run
     from qdqtool.pipeline.third_party import QDQ_LINE, course_of
@@ -137,7 +138,8 @@ def run(
         check_limit(fail_on, judged=True)
     shapes = (min_shapes, opt_shapes, max_shapes)
     engine = building(target=target, sm=sm, builder=builder, shapes=shapes)
-    typed = [*engine, *for_device(device), *for_operators(custom_ops, plugins)]
+    operators = for_operators(custom_ops, plugins)
+    typed = [*engine, *for_device(device), *operators]
     typed += [f"accuracy.max_drop={max_drop}"] if max_drop is not None else []
     typed += [f"accuracy.min_sqnr={min_sqnr}"] if min_sqnr is not None else []
     typed += [f"audit.fail_on={fail_on}"] if fail_on else []
@@ -183,7 +185,8 @@ def run(
             *(["--recipe", recipe] if recipe else []),
             *(["--preprocess", preprocess] if preprocess else []),
             *(["--device", device] if device else []),
-            *(f"--set={change}" for change in (*(changes or ()), *engine)),
+            *(["--trust"] if recipe and is_trusted() and names_code(method) else []),
+            *(f"--set={change}" for change in (*(changes or ()), *engine, *operators)),
         ]
         for line in next_commands(
             request, report, changed, has_samples=samples is not None, is_quantized=is_quantized
