@@ -218,12 +218,13 @@ class QdqCommand(_Whole, TyperCommand):
         """Parse the arguments and return the words that the parser did not consume.
 
         Raises:
-            UsageError: a path is empty.
+            UsageError: a path is empty, or an output is an input.
         """
         typed = tuple(args)  # the parser removes words
         left = super().parse_args(ctx, spell_out(args))
         inputs = {param.name for param in self.params if param.param_type_name == "argument"}
         _refuse_empty_paths(typed, ctx.params, inputs)
+        _refuse_overwriting(ctx.params)
         return left
 
 
@@ -244,6 +245,26 @@ def _refuse_empty_paths(words: Sequence[str], values: dict[str, Any], inputs: Co
                 fix="name a file or a folder; . is the current one",
                 where=name.replace("_", "-"),
             )
+
+
+_OUTPUTS = frozenset({"out", "page", "tee", "junit", "sarif", "float_model"})
+"""Parameters that name files to write."""
+_IN_PLACE = frozenset({"file", "files"})
+"""Parameters that name caches, which may be replaced by their new form."""
+
+
+def _refuse_overwriting(values: dict[str, Any]) -> None:
+    """Refuse an output that is an input, before long work: after it, the user's model or samples would be gone."""
+    read = [
+        path
+        for name, value in values.items()
+        for path in (value if isinstance(value, list | tuple) else [value])
+        if name not in _OUTPUTS | _IN_PLACE and isinstance(path, str | Path) and os.path.isfile(path)  # noqa: PTH113
+    ]
+    for out in filter(None, map(values.get, _OUTPUTS)):
+        if os.path.isfile(out) and any(os.path.samefile(out, path) for path in read):  # noqa: PTH113, PTH121
+            fix = "choose another output path"
+            raise UsageError("the output would overwrite an input", fix=fix, where=str(out))
 
 
 # --- --cluster without an address ------------------------------------------------------------------------------------
