@@ -7,6 +7,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
+from glob import escape
 from typing import Any, Final, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
@@ -145,10 +146,9 @@ def named_parts(section: RecipeSection) -> Iterator[tuple[str, Naming, tuple[str
 def _list_unmatched(naming: Naming, patterns: Collection[str], view: GraphView) -> Iterator[str]:
     names = _names(naming, view) if patterns else ()
     for pattern in patterns:
-        is_matched = pattern in names
-        if not is_matched and naming.kind != "operator":
-            is_matched = any(fnmatchcase(name, pattern) for name in names)
-        if not is_matched:
+        # the name x[0] does not match the pattern x[0]
+        is_glob = naming.kind != "operator" and escape(pattern) != pattern
+        if not (any(fnmatchcase(name, pattern) for name in names) if is_glob else pattern in names):
             yield pattern
 
 
@@ -166,6 +166,8 @@ def _nearest_names(pattern: str, names: Collection[str]) -> str:
     """Return a hint with the names of the model that are closest to a pattern, or with its first names."""
     if not names:
         return "the model has no such names"
+    if pattern in names:
+        return f"in a pattern, [ begins a set of characters: write {escape(pattern)!r} for this name"
     other_case = [name for name in names if fnmatchcase(name.casefold(), pattern.casefold())]
     if other_case:
         return f"capital and small letters differ: {_list_names(other_case)}"

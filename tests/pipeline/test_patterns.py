@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import json
+import re
 from collections.abc import Callable, Iterator
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +16,7 @@ import pytest
 import qdqtool
 from qdqtool.calibration.caches import read_cache
 from qdqtool.cli.app import run
+from qdqtool.core.advice import settings_in
 from qdqtool.core.recipe import Recipe, RecipeSection
 from qdqtool.errors import UsageError
 from qdqtool.graph.onnx_io.load import load
@@ -186,3 +190,39 @@ def test_quantize_tells_what_placement_notes(work: Path) -> None:
     notes = qdqtool.quantize(work / "model.onnx", work / "s.npz", settings=given).notes
     assert f"no node matches the pattern '{NOWHERE}' of place.exclude" in notes
     assert "place.kept_float lists 'gone', but the model has no such node" in notes
+
+
+@pytest.mark.parametrize("name", ["blocks[0]/conv", "a[b", "c*d[e]?"])
+def test_a_name_with_brackets_is_refused_until_it_is_a_pattern_that_matches_it(
+    name: str, tmp_path: Path
+) -> None:
+    """The name was accepted as it is, and its node was quantized without a word."""
+    network = models.conv_chain()
+    network.graph.node[0].name = name
+    view = load(models.save(network, tmp_path)).view
+    recipe = recipes.load(None, [f"place.exclude={json.dumps([name])}"])
+    if fnmatchcase(name, name):
+        refuse_unmatched(recipe, view, *SECTIONS)
+        return
+    with pytest.raises(UsageError) as caught:
+        refuse_unmatched(recipe, view, *SECTIONS)
+    advised = ast.literal_eval(re.search(r"write ('.*') for this name", caught.value.what)[1])  # type: ignore[index]
+    mended = recipes.load(None, [f"place.exclude={json.dumps([advised])}"])
+    refuse_unmatched(mended, view, *SECTIONS)
+    assert fnmatchcase(name, mended.place.exclude[0])
+
+
+def test_a_node_that_is_advised_for_place_only_matches_the_advice(tmp_path: Path) -> None:
+    network = models.conv_chain()
+    network.graph.node[0].name = "blocks[0]/conv"
+    path = models.save(network, tmp_path)
+    placed = qdqtool.place(path, settings={"place.only": ["no*", *VALUES["place.only"]], "optional": ["*"]})
+    fixes = {
+        opinion.fix
+        for entry in placed.decisions
+        for opinion in entry.opinions
+        if entry.slot.node == "blocks[0]/conv" and opinion.fix
+    }
+    assert fixes
+    for (setting,) in map(settings_in, fixes):
+        assert qdqtool.place(path, settings=[setting, 'optional=["*"]']).quantized
