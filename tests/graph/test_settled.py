@@ -37,6 +37,21 @@ def test_the_rows_of_a_matrix_settle_the_dimension_that_is_concatenated(length: 
     assert any("is 7: no other length matches the weights" in note for note in model.notes)
 
 
+@pytest.mark.parametrize("name", ["", "?", None])
+def test_a_dimension_of_an_input_without_a_name_gets_one(name: str | None, tmp_path: Path) -> None:
+    """With an empty name, TensorRT takes the dimension for the number 0, and refuses every shape."""
+    s = models.Sketch()
+    s.output(s.relu("relu", s.input("x", ["batch", 3])), ["batch", 3])
+    proto = s.model()
+    dims = proto.graph.input[0].type.tensor_type.shape.dim
+    dims[0].Clear()
+    if name is not None:
+        dims[0].dim_param = name
+    model = opened(proto, tmp_path)
+    assert model.view.inputs[0].shape == ("x_0", 3)
+    assert model.proto.graph.input[0].type.tensor_type.shape.dim[0].dim_param == "x_0"
+
+
 def test_two_lengths_for_one_dimension_are_left_to_the_runtime(tmp_path: Path) -> None:
     s = models.Sketch()
     x = s.input("x", ["batch", "wide"])

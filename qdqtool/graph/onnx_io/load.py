@@ -335,7 +335,7 @@ def _clear(value: onnx.ValueInfoProto, *, symbols: bool) -> int:
         if dim.dim_value < 0:
             count += 1
             dim.Clear()
-        if dim.dim_param == _ANY:
+        if dim.dim_param in {_ANY, ""} and not dim.HasField("dim_value"):
             dim.Clear()
         if symbols and dim.WhichOneof("value") is None:
             dim.dim_param = f"{value.name}_{index}"
