@@ -22,7 +22,7 @@ from qdqtool.io.child import ask
 from qdqtool.io.files import make_folder
 from qdqtool.pipeline.suggest import title_of
 
-_FUNCTION = re.compile(r"[\w./\\~+-]+:[A-Za-z_]\w*")
+_FUNCTION = re.compile(r"(?:[\w./\\~+-]+|.+\.py):[A-Za-z_]\w*", re.DOTALL)
 SUFFIX = ".pt2"
 _PUBLISHED: Final = re.compile(r"(?P<library>timm|torchvision):(?P<name>[\w.-]+)(?:@(?P<weights>.+))?")
 _CACHED: Final = re.compile(r"[\w.-]+/[\w.-]+")

@@ -62,6 +62,14 @@ def test_a_path_that_exists_is_a_file_whatever_it_is_called(
     assert as_onnx("net.onnx", tmp_path, trust=False) == Path("net.onnx")
 
 
+@pytest.mark.parametrize("folder", ["my models [1]", r"C:\Users\me", "/data/it's", "a\nb"])
+def test_a_function_may_be_in_a_folder_of_any_name(folder: str) -> None:
+    """`qdqtool run "my models/net.py:make"` said that there is no file of this name."""
+    assert names_function(f"{folder}/net.py:make")
+    assert name_of(f"{folder}/net.py:make") == "make"
+    assert not names_function(f"{folder}/net.onnx")
+
+
 def test_a_model_is_named_by_what_tells_it_apart(tmp_path: Path) -> None:
     assert name_of(str(tmp_path / "resnet" / "model.onnx")) == "resnet"
     assert name_of("networks.py:net") == "net"
