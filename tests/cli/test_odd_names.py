@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from pathlib import Path
 
 import numpy as np
@@ -187,3 +188,13 @@ def test_shapes_are_read_with_every_quote_in_a_name(shapes: str) -> None:
     """As trtexec, options take a name in quotes, which names of TensorFlow need."""
     typed = building(target=None, sm=None, builder=None, shapes=("", shapes, ""))
     assert recipes.load(None, typed).build.opt_shapes == shapes
+
+
+def test_the_command_that_lists_the_other_lines_of_a_cache_names_its_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cache = tmp_path / "it's [1].cache"
+    cache.write_text("TRT-8601-EntropyCalibration2\nimage: 3c010a14\nno entry\n", "utf-8")
+    assert run(["cache", "show", str(cache)]) == 0
+    typed = capsys.readouterr().err.replace("\n", "").partition("qdqtool ")[2]
+    assert shlex.split(typed) == ["cache", "lint", str(cache)]

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from qdqtool.cli.options import Changes, RecipeName
-from qdqtool.core.wording import count_noun
+from qdqtool.core.wording import Command, count_noun
 
 if TYPE_CHECKING:
     from qdqtool.core.findings import Finding
@@ -83,7 +83,7 @@ def show(
     )
     if cache.unread:
         _say(
-            f"{count_noun(len(cache.unread), 'line is not an entry', 'lines are not entries')}: qdqtool cache lint {file}"
+            f"{count_noun(len(cache.unread), 'line is not an entry', 'lines are not entries')}: {Command('cache', ('lint', str(file))).line}"
         )
 
 

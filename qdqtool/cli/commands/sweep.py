@@ -35,6 +35,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from shlex import quote
 from typing import Annotated
 
 import typer
@@ -204,7 +205,7 @@ def sweep(
         stdout().print(sentence)
     if export is not None:
         stdout().print(
-            f"on the machine with trtexec: python {export / 'time_trials.py'}; then run this command again with --import {export / 'times.json'}"
+            f"on the machine with trtexec: python {quote(str(export / 'time_trials.py'))}; then run this command again with --import {quote(str(export / 'times.json'))}"
         )
     for number, word in enumerate((on or [])[1:], 2):
         stdout().print(
