@@ -52,6 +52,8 @@ _NAMES: Final = {"colour": "colour order"}
 _UNIT: Final = PRESETS["yolo"]
 _UNCUT: Final = 384
 """Side in pixels from which ConvNext's processor resizes to a square without a cut."""
+_TIMM_CROP: Final = 0.875
+"""Share of a picture that timm keeps if a config does not say it."""
 _SQUARE: Final = ("ViT", "DeiT", "Beit", "Segformer", "DPT", "EfficientNet", "Perceiver", "Blip")
 """Beginnings of the classes of transformers that resize to a square if `size` is a number; others resize the shorter side."""
 _TASKS: Final = {"ForSemanticSegmentation": "segment", "ForCTC": "text", "ForTokenClassification": "tokens"}
@@ -342,7 +344,7 @@ def _timm(document: Any) -> Values:
     config = document.get("pretrained_cfg", document) if isinstance(document, dict) else {}
     if not isinstance(config, dict) or not {"input_size", "mean", "std"} <= config.keys():
         return {}
-    size, share = config["input_size"], config.get("crop_pct") or 1.0
+    size, share = config["input_size"], config.get("crop_pct") or _TIMM_CROP
     values = {"scale": 1 / 255, "mean": config["mean"], "std": config["std"], "colour": "rgb"}
     if isinstance(size, list) and len(size) == 3 and all(isinstance(dim, int) for dim in size):
         values |= {"crop": tuple(size[1:])}

@@ -99,6 +99,11 @@ FILES: dict[str, tuple[str, Any, dict[str, Any]]] = {
         },
         {"resize": 256, "crop": (224, 224), "std": (0.229, 0.224, 0.225)},
     ),
+    "a timm model that keeps the usual share": (
+        "config.json",
+        {"pretrained_cfg": {"input_size": [3, 224, 224], **IMAGENET}},
+        {"resize": 256, "crop": (224, 224)},
+    ),
     "a timm model that distorts pictures to a square": (
         "config.json",
         {"pretrained_cfg": {"input_size": [3, 448, 448], "crop_pct": 1.0, "crop_mode": "squash", **IMAGENET}},
