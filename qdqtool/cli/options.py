@@ -137,7 +137,7 @@ def for_operators(libraries: Sequence[Path] | None, plugins: Sequence[Path] | No
 def for_builder(target: str | None, sm: str | None) -> list[str]:
     """Turn `--target` and `--sm` into changes of the recipe."""
     return [
-        *([f"build.sm=[{sm}]"] if sm else []),
+        *([f"build.sm={json.dumps(comma_words([sm]))}"] if sm else []),
         *([f"place.target={json.dumps(target)}"] if target else []),
     ]
 

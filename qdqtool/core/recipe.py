@@ -7,7 +7,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
-from qdqtool.core.target import Target
+from qdqtool.core.target import Target, target_of
 from qdqtool.errors import UsageError
 
 Pair = tuple[int, int]
@@ -39,7 +39,13 @@ def _target(value: str) -> str:
         raise ValueError(f"{error.what}; {error.fix}") from error
 
 
+def _architectures(value: tuple[str, ...]) -> tuple[str, ...]:
+    """Return GPU architectures as "86", from every spelling."""
+    return tuple(target_of(word).removeprefix("sm") for word in value)
+
+
 Words = Annotated[tuple[str, ...], BeforeValidator(_words)]
+Architectures = Annotated[tuple[str, ...], BeforeValidator(_words), AfterValidator(_architectures)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,7 +265,7 @@ class PlacementOptions(RecipeSection):
     """Rules to skip."""
     target: Annotated[str, BeforeValidator(_word), AfterValidator(_target)] = "rtx"
     """Builder to place for: rtx, a family of TensorRT (8, 10, 11) or a release (8.6.1, 10.13, rtx-1.7.1)."""
-    sm: Words = ()
+    sm: Architectures = ()
     """GPU architectures to place for, as "75"; empty means SM80 and newer."""
 
     float_type: Literal["fp32", "fp16", "bf16"] = "fp32"
@@ -383,7 +389,7 @@ class BuildOptions(RecipeSection):
 
     builder: str = "rtx"
     """Name of a file in `qdqtool/backends/builders`."""
-    sm: Words = ("86",)
+    sm: Architectures = ("86",)
     """GPU architectures, as "86" for SM86."""
     timeout_s: Annotated[float, Field(gt=0)] = 1800.0
     """Wall-clock limit in seconds."""

@@ -12,7 +12,7 @@ import onnx
 import pytest
 
 from qdqtool.cli.app import run
-from qdqtool.cli.options import building
+from qdqtool.cli.options import building, for_builder
 from qdqtool.pipeline import recipes
 from tests import models
 
@@ -198,3 +198,10 @@ def test_the_command_that_lists_the_other_lines_of_a_cache_names_its_file(
     assert run(["cache", "show", str(cache)]) == 0
     typed = capsys.readouterr().err.replace("\n", "").partition("qdqtool ")[2]
     assert shlex.split(typed) == ["cache", "lint", str(cache)]
+
+
+@pytest.mark.parametrize("typed", ["8.6,12.0", "sm86, 120", "86,120"])
+def test_architectures_are_taken_as_nvidia_writes_them(typed: str) -> None:
+    """8.6 was read as a number: "input should be a valid string"."""
+    recipe = recipes.load(None, for_builder(None, typed))
+    assert recipe.build.sm == recipe.placing.sm == recipe.placing.builder.sm == ("86", "120")

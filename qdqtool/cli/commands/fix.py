@@ -38,6 +38,7 @@ from qdqtool.cli.options import (
     On,
     Plugins,
     Trtexec,
+    for_builder,
     for_device,
     for_operators,
 )
@@ -103,8 +104,7 @@ def fix(
     from qdqtool.pipeline.sweep.elsewhere import plan
 
     check_limit(fail_on)
-    typed = [f"build.sm=[{sm}]"] if sm else []
-    typed += [*for_device(device), *for_operators(custom_ops, plugins)]
+    typed = [*for_builder(None, sm), *for_device(device), *for_operators(custom_ops, plugins)]
     typed += [f"audit.ignore={json.dumps(ignore)}"] if ignore else []
     if subject.name in {"", ".."}:  # the name of the folder is part of the new name
         subject = subject.resolve()
