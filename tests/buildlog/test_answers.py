@@ -621,6 +621,15 @@ _UNSCALED = "Missing scale and zero-point for tensor t, expect fall back to non-
             f"[09/09/2026-10:00:00] [TRT] [W] {_UNSCALED}part.zork: error: no zork left\n",
             "failed: the cause of this text is unknown",
         ),
+        # A message of another program that is wrapped over several lines is one message.
+        (
+            (
+                "[15:34:05.628] [INFO] [TensorRT] [MemUsageChange] Init CUDA: CPU +19, GPU +0, now: CPU 25, GPU 88 (MiB)\n"
+                "[ERROR] IBuilder::buildSerializedNetwork: Error Code 1: Internal Error\n(No zork for quib. In zorks\nat zork.cpp:9)\n"
+                "[ERROR] [builderUtils.cpp:313:buildAndSerializeEngine] Failed to build serialized engine\n"
+            ),
+            "No zork for quib",
+        ),
         # An error of Torch-TensorRT's own logger decides, not the exception that follows from it.
         (
             "ERROR: [Torch-TensorRT] - Unsupported operator: aten::zork(Tensor a) -> (Tensor)\nTraceback (most recent call last):\nRuntimeError: zork\n",

@@ -210,6 +210,8 @@ class TroublesCollector:
         # Lines of other programs that report a trouble, and lines without a prefix right after an error.
         self._others: list[_Said] = []
         self._further: dict[int, str] = {}
+        # The last line of a message of another program whose end is in the next line; 0 if there is none.
+        self._broken = 0
         self._last_error = -_GOES_ON
         # The reason for which a kernel was skipped, which the next lines may continue, and its last line.
         self._open: tuple[_Said, int] = ((0, ""), -_GOES_ON)
@@ -290,6 +292,11 @@ class TroublesCollector:
             self._leave_out(begun, f"{words}\n{text}"[:_LONGEST], end=line)
         if frame := _FRAME.search(text):
             self._frame = (line, frame[1])
+        if self._broken and line == self._broken + 1 and _is_continued(self._others[-1][1], text):
+            begun, words = self._others[-1]
+            self._others[-1] = (begun, f"{words} {text}"[:_LONGEST])
+            self._broken = line
+            return
         is_full = len(self._others) == _MOST_OTHERS
         if _OTHERS.search(text) and (not is_full or _ERROR.search(text)):
             cause = self._cause(text)
@@ -298,6 +305,7 @@ class TroublesCollector:
             if is_full and not (_stops(cause) and self._forget_other()):
                 return
             self._others.append((line, text))
+            self._broken = line if "Error Code" in text else 0
             self._note_layer(line)
             if cause is not None and cause.area == "host" and cause.effect != "fails":
                 self._decisions.setdefault(cause.name, (line, cause))
@@ -575,6 +583,12 @@ class TroublesCollector:
         """The causes of skipped kernels, each with the last log line that states the cause."""
         causes = ((line, self._cause(text)) for line, text, _ in self._skipped.values())
         return tuple((line, cause) for line, cause in causes if cause is not None)
+
+
+def _is_continued(message: str, text: str) -> bool:
+    """Return True if a line continues a message whose parenthesis is still open, or follows the class of its error."""
+    is_open = message.count("(") > message.count(")")
+    return is_open or (text.startswith("(") and message.endswith(" Error"))
 
 
 def _states(cause: Cause | None) -> bool:

@@ -28,6 +28,7 @@ from qdqtool.trt.causes.classes import CLASSES, LINT, STATUSES
 from qdqtool.trt.causes.dla import DLA
 from qdqtool.trt.causes.model import FORMATS, PARSER, PLUGINS, SHAPES, TYPING
 from qdqtool.trt.causes.programs import ECHOES, HOSTS
+from qdqtool.trt.causes.serving import SERVING
 from qdqtool.trt.causes.tools import TOOLS
 
 CAUSES: tuple[Cause, ...] = (
@@ -44,6 +45,7 @@ CAUSES: tuple[Cause, ...] = (
     *PLUGINS,
     *DLA,
     *CALIBRATION,
+    *SERVING,
     *HOSTS,
     *ECHOES,
     *KERNELS,
@@ -206,7 +208,7 @@ def node_of(text: str) -> str:
     named = _SAID_OF.search(text) or _INFERRED.search(text) or _PARSED_OLD.search(text)
     if named is not None:
         return named[named.lastindex or 0]
-    match = re.search(r"for node (.+)$", text, re.MULTILINE)
+    match = re.search(r"for node (?!type )(.+)$", text, re.MULTILINE)
     if match is None:
         return ""
     name = re.split(r" due to |, try |\. See |\. In \w+ at ", match[1])[0].rstrip().removesuffix(".")

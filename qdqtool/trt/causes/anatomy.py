@@ -54,6 +54,8 @@ _STATEMENTS = _lines(
     r"satisfyProfile (?P<words>.+?)\)?$",
     r"\[ONNXRuntimeError\] : \d+ : (?P<words>\w+ : .+)",
     r"failed to load '[^']*'(?: version \d+)?: (?P<words>.+)",
+    r"Poll failed for model directory '[^']*': (?P<words>.+)",
+    r"Error thrown at \S+\] (?!Expected )(?P<words>.+)",
     r"^[EF]\d{4} [\d:.]+ +\d+ +[\w./-]+:\d+\] \"?(?:ERROR: )?(?P<words>.+?)\"?$",
     r"Error Code \d+: [\w ]+\s\((?!Assertion|Parameter check)(?P<words>.+?)(?: In \w+ at .*)?\)?$",
     r"\boperation:\s+(?P<words>\d+: \w+: .+)",

@@ -76,9 +76,9 @@ MACHINE = (
     Cause(
         name="no-nvml",
         area="driver",
-        pattern=r"[Ff]ailed to initialize NVML|Driver/library version mismatch",
+        pattern=r"[Ff]ailed to initialize NVML|Driver/library version mismatch|could not select device driver",
         meaning="the program does not reach the GPU's driver: the container was started without GPUs, or the driver was updated without a reboot",
-        fix="start the container with --gpus all (Jetson: --runtime nvidia); run nvidia-smi on the host, and reboot if it fails",
+        fix="start the container with --gpus all (Jetson: --runtime nvidia); run nvidia-smi on the host, and reboot if it fails; could not select device driver: install the NVIDIA Container Toolkit and restart Docker",
         fault="machine",
         rank="general",
     ),
@@ -227,7 +227,7 @@ RUNNING = (
     Cause(
         name="outside-profile",
         area="running",
-        pattern=r"satisfyProfile|trt failed to set (?:the )?(?:binding dimension|input shape)|model expected the shape of dimension|failed to find any Optimization Profile|[Ff]or input: .{0,80}failed to set shape to|does not satisfy any optimization profile|No valid profile found|exceed min ~ max range",
+        pattern=r"satisfyProfile|trt failed to set (?:the )?(?:binding dimension|input shape)|model expected the shape of dimension|failed to find any Optimization Profile|[Ff]or input: .{0,80}failed to set shape to|does not satisfy any optimization profile|No valid profile found|exceed min ~ max range|TRT runtime input shape of \S+ is invalid",
         meaning="the shape of an input is outside the range (minimum to maximum) for which the engine was built",
         fix="compare the shapes of the program with those of the build, and build again with --minShapes and --maxShapes that include them "
         "(TensorRT-LLM: --max_batch_size, --max_input_len, --max_seq_len)",
@@ -252,7 +252,7 @@ RUNNING = (
     Cause(
         name="reshape-volume",
         area="shape",
-        pattern=r"reshape changes volume|volume of (?:the )?input .{0,40}does not match .{0,20}reshape",
+        pattern=r"reshape changes volume|reshaping failed for tensor|volume of (?:the )?input .{0,40}does not match .{0,20}reshape",
         meaning="a Reshape gets another number of values than its target shape has: a size (often the batch) is fixed in the export, or an input has another size than at the export",
         fix="build for the sizes of the export, or export the model with these axes dynamic, so that the Reshape does not contain them as constants",
     ),
@@ -276,7 +276,7 @@ RUNNING = (
     Cause(
         name="context-shared",
         area="running",
-        pattern=r"Called with an already loaded binary graph",
+        pattern=r"Called with an already loaded binary graph|invalid MyelinAllocator",
         meaning="an execution context was used while it was busy, for example by two threads",
         fix="give each thread its own execution context and stream; contexts may share one engine",
         releases="8.5 and newer",
@@ -284,7 +284,7 @@ RUNNING = (
     Cause(
         name="other-context",
         area="running",
-        pattern=r"invalid resource handle|cudaErrorInvalidResourceHandle|context is destroyed|no currently active context",
+        pattern=r"invalid resource handle|cudaErrorInvalidResourceHandle|context is destroyed|no currently active context|Cuda Error in \w+: 33\b",
         meaning="a stream, an event or a library handle belongs to another CUDA context: the engine is used in another thread than the thread that created it, or two libraries (PyCUDA, PyTorch) have separate contexts"
         "",
         fix="create and run the execution context in one thread and one CUDA context: push the context in that thread, or let PyCUDA use the primary context of PyTorch "
@@ -297,7 +297,7 @@ RUNNING = (
         r"|[rR]unner\.cpp::(?:\w*::)?execute\w*::\d+|\(Cask \w+ execution\)",
         meaning="a kernel of the engine failed at run time: a buffer is too small, freed or on another device, or the kernel itself is wrong",
         fix="run the engine alone (trtexec --loadEngine=FILE): if it runs, check sizes, addresses and stream of the program's buffers; if not, "
-        "build with another release, and report it to NVIDIA",
+        "build with another release, and report it to NVIDIA; a program with PyTorch, PyCUDA or threads: keep the engine in one CUDA context (start PyTorch's first: torch.cuda.init())",
     ),
 )
 """Causes about engines that fail when they run."""
@@ -366,7 +366,7 @@ KERNELS = (
     Cause(
         name="out-of-memory",
         area="memory",
-        pattern=r"out of memory|OutOfMemory|insufficient memory",
+        pattern=r"out of memory|OutOfMemory|insufficient memory|Requested amount of (?:GPU )?memory",
         meaning="the builder ran out of memory",
         fix="free memory, or build for smaller shapes",
     ),

@@ -131,7 +131,7 @@ CALLS = (
     Cause(
         name="source-release",
         area="host",
-        pattern=r"has no member named '\w+'|'\w+' is not a member of 'nvinfer1|looser (?:throw|exception) specif|invalid new-expression of abstract class type '\w*(?:[Pp]lugin|Logger|Calibrator)|NvInfer\w*\.h: No such file",
+        pattern=r"has no member (?:named )?['\"\u2018]\w+|['\u2018]\w+['\u2019] is not a member of ['\u2018]nvinfer1|looser (?:throw|exception) specif|invalid new-expression of abstract class type '\w*(?:[Pp]lugin|Logger|Calibrator)|NvInfer\w*\.h: No such file",
         meaning="the C++ source of the program was written for another release of TensorRT than the headers that the compiler finds",
         fix="use the version of the program for this TensorRT, or install the release that the program names; "
         f"{Command('migrate', ('SCRIPT',))} lists what changed",
@@ -140,8 +140,8 @@ CALLS = (
     Cause(
         name="linker",
         area="host",
-        pattern=r"\bld: cannot find -l\w+",
-        meaning="the linker does not find a library: its development package is missing, or its folder is not in the search path",
+        pattern=r"\bld: cannot find -l\w+|Could NOT find (?:TensorRT|TENSORRT|CUDNN|CUDA)|TENSORRT_\w+ could not be found",
+        meaning="the linker or CMake does not find a library: its development package is missing, or its folder is not in the search path",
         fix="install the development package (libnvinfer-dev and related), or pass the folder (-L, TensorRT_ROOT); libraries of parsers that newer releases removed "
         "(nvparsers, nvcaffe_parser): remove them from the build file",
         fault="machine",

@@ -245,7 +245,7 @@ CLASSES = (
     Cause(
         name="torch-check",
         area="host",
-        pattern=r"Error thrown at \S+core/|Expected .{1,200} to be true but got false",
+        pattern=r"Error thrown at \S*core/|Expected .{1,200} to be true but got false",
         meaning="a check of Torch-TensorRT failed",
         fix='run this operator in PyTorch (torch_executed_ops), compile with a newer Torch-TensorRT and ir="dynamo", or export the model to ONNX',
         rank="vague",
@@ -305,7 +305,7 @@ CLASSES = (
         name="triton-config",
         area="host",
         pattern=r"unexpected (?:datatype|shape) .{0,80}, expecting|configuration expects (?:datatype|shape|\d)|the model configuration specifies"
-        r"|model provides (?:TYPE_|\[)",
+        r"|model provides (?:TYPE_|\[)|model configuration shape is \[",
         meaning="config.pbtxt and the model have different types or shapes for an input or output; the text names both",
         fix="write the types and shapes of the model into config.pbtxt, or remove inputs and outputs from config.pbtxt: Triton then reads them from the model. TensorRT 10 keeps INT64, older releases use INT32"
         "",
@@ -313,7 +313,7 @@ CLASSES = (
     Cause(
         name="triton-status",
         area="host",
-        pattern=r"failed to load '[^']*' version|loading failed with error|^[EF]\d{4} .*\] ",
+        pattern=r"failed to load '[^']*' version|loading failed with error|Poll failed for model|failed to poll model|^[EF]\d{4} .*\] ",
         meaning="Triton reports an error",
         fix="read the first error line of this model; check its config.pbtxt and the files in its version folder",
         rank="vague",
@@ -321,7 +321,7 @@ CLASSES = (
     Cause(
         name="file-missing",
         area="host",
-        pattern=r"No such file or directory|FileNotFoundError|(?i:(?:cannot|unable to|could not|failed to) (?:open|access|read|find) (?:the )?(?:\w+ ){0,3}file\b|error (?:opening|loading) engine file|file does not exist)",
+        pattern=r"No such file or directory|FileNotFoundError|(?i:(?:cannot|can't|unable to|could not|failed to) (?:open|access|read|open/read|find) (?:the )?(?:\w+ ){0,3}file\b|error (?:opening|loading) engine file|file does not exist)",
         meaning="the program did not find a file that it needs",
         fix="correct the path; if an earlier step of the program writes the file (a calibration table, an ONNX model), that step failed",
         rank="vague",

@@ -359,9 +359,9 @@ TYPING = (
     Cause(
         name="operator-type",
         area="parser",
-        pattern=r"(?:[Ii]nputs?|[Dd]ata type) must be (?:either |of type )?\w+(?: or \w+)?\. +(?:[Ii]nput |[Dd]ata )?type is \w+",
-        meaning="the parser does not import this operator with an input of this type",
-        fix=f"export the node in a type that the text accepts (FP16 or FP32 instead of BF16), or add a Cast before the node; {CONVERT} writes FP16",
+        pattern=r"(?:[Ii]nputs?|[Dd]ata type) must be (?:either |of type )?\w+(?: or \w+)?\. +(?:[Ii]nput |[Dd]ata )?type is \w+|Unsupported ONNX data type: |does not support the given operator with the given input",
+        meaning="this release does not take a tensor of this type as an input of the model, or of this operator",
+        fix=f"export it in a type that the text accepts (FP16 or FP32 instead of BF16; FP32 or INT32 instead of UINT8, INT64 or FP64), add a Cast before it, or build with a newer release; {CONVERT} writes FP16",
     ),
     Cause(
         name="elementwise-type",
@@ -396,7 +396,7 @@ SHAPES = (
     Cause(
         name="no-profile",
         area="shape",
-        pattern=r"no optimization profile|optimization profile is missing",
+        pattern=r"no optimization profile|optimization profile is missing|dynamic shape info not set",
         meaning="an input has dynamic dimensions, or shapes are computed from its values, and the build options contain neither shapes nor values",
         fix=_SHAPES,
     ),
@@ -461,7 +461,7 @@ SHAPES = (
         name="run-time-shape",
         area="shape",
         pattern=r"cannot be used to compute a shape tensor|shape tensor must have \d or \d reshape dimensions|Dynamic shapes are not equal for slice|must be a build.time constant|Assertion !isInFlight"
-        r"|must be an initializer|should be a constant tensor|does not support dynamic axes|Failed to convert .{0,40} to a scalar|Dynamic shape for scale tensor|does not work for dynamically shaped|Cannot infer squeeze dimensions|inputs\.at\(\d+\)\.is_weights\(\)",
+        r"|must be an initializer|should be a constant tensor|does not support dynamic axes|Failed to convert .{0,40} to a scalar|Dynamic shape for scale tensor|does not work for dynamically shaped|Cannot infer squeeze dimensions|inputs\.at\(\d+\)\.is_weights\(\)|scales_input\.is_weights\(\)",
         meaning="a shape or parameter is computed at run time, but the builder needs a constant",
         fix="simplify the model (constant folding: polygraphy surgeon sanitize --fold-constants), or export it with fixed shapes",
     ),
@@ -566,6 +566,13 @@ PLUGINS = (
                 fix="allow INT8 (--int8), or pass this tensor to the plug-in as INT32 or float; then check its supportsFormatCombination",
             ),
         ),
+    ),
+    Cause(
+        name="plugin-bytes",
+        area="plugin",
+        pattern=r"Assertion .d == a \+ length",
+        meaning="a plug-in reads more or fewer bytes than the engine holds for it: its library is not the one with which the engine was built",
+        fix="build the engine again with this library of the plug-in, or load the library from the build",
     ),
     Cause(
         name="unknown-operator",

@@ -17,7 +17,8 @@ HOSTS = (
     Cause(
         name="triton-request",
         area="host",
-        pattern=r"input byte size mismatch for input|request specifies invalid shape for input|unexpected total byte size \d+ for input",
+        pattern=r"input byte size mismatch for input|request specifies invalid shape for input|unexpected total byte size \d+ for input"
+        r"|input data-type is .{1,20}, model expects|unexpected shape for input .{1,120}Expected \[",
         meaning="the client sent an input of another size or type than the model has",
         fix="send the shape and datatype of the model's metadata (GET v2/models/NAME); a model with max_batch_size above 0 takes the batch as first dimension",
         rank="general",
@@ -63,7 +64,7 @@ HOSTS = (
     Cause(
         name="deepstream-outputs",
         area="host",
-        pattern=r"Could not find output (?:coverage |bbox )?layer|[Ff]ailed to parse bboxes",
+        pattern=r"Could not find output (?:coverage |bbox )?layer|[Ff]ailed to parse bboxes|layer\.inferDims\.numDims",
         meaning="the function that reads the boxes expects outputs that the engine does not have",
         fix="choose the parser for this model (parse-bbox-func-name, custom-lib-path), or export the model with the script that belongs to this parser; output-blob-names names the outputs",
     ),
@@ -212,9 +213,9 @@ HOSTS = (
     Cause(
         name="llm-arguments",
         area="host",
-        pattern=r"is greater than build_config\.|must be smaller than mMax\w+|[Ff]ailed to parse the arguments for the LLM|validation errors? for \w*Args\b",
+        pattern=r"is greater than build_config\.|must be smaller than mMax\w+|[Pp]rompt length .{1,20}exceeds|max_context_len <= mMax|engine supports \[min, opt, max\]|maxNumTokens\S* % tokensPerBlock|[Ff]ailed to parse the arguments for the LLM|validation errors? for \w*Args\b",
         meaning="an argument of the program has a wrong value, or exceeds the limit for which the engine was built",
-        fix="pass values up to those of the build (--max_batch_size, --max_seq_len, --max_num_tokens, --max_lora_rank; config.json of the engine shows them), or build the engine for larger ones",
+        fix="pass values up to those of the build (--max_batch_size, --max_seq_len, --max_num_tokens, --max_lora_rank; config.json of the engine shows them), or build the engine for larger ones; max_num_tokens is a multiple of tokens_per_block",
         rank="general",
     ),
     Cause(
@@ -253,7 +254,7 @@ HOSTS = (
     Cause(
         name="ort-library",
         area="host",
-        pattern=r"(?:libnvinfer|nvinfer|libnvonnxparser|onnxruntime_providers_tensorrt)\S*: cannot open shared object|LoadLibrary failed with error 126"
+        pattern=r"(?<!ImportError: )(?<!libraries: )(?:libnvinfer|(?<!lib)nvinfer|libnvonnxparser|onnxruntime_providers_tensorrt)\S*: cannot open shared object|LoadLibrary failed with error 126(?!.*providers_cuda)"
         r"|depends on \"\S*nv(?:infer|onnxparser)\S*\" which is missing|Please install TensorRT libraries as mentioned",
         meaning="a library of TensorRT, or one that it needs, is not found: the program runs without TensorRT",
         fix="install the TensorRT release that the program was built for, and put its folder on LD_LIBRARY_PATH (Windows: PATH)",
@@ -263,9 +264,10 @@ HOSTS = (
     Cause(
         name="library-missing",
         area="host",
-        pattern=r"[Cc]ould not (?:locate|load library|load dynamic library|find module) \S+|\[WinError (?:126|127|1114)\]|cannot open shared object file|LoadLibrary failed with error",
+        pattern=r"[Cc]ould not (?:locate|load library|load dynamic library|find module) \S+|\[WinError (?:126|127|1114)\]|cannot open shared object file|LoadLibrary failed with error|[Uu]nable to open library|getInferLibVersion symbol not found"
+        r"|[Ff]ailed to load (?:shared )?library",
         meaning="a library that the program loads is missing, or belongs to another release than the program (WinError 127: it lacks a function)",
-        fix="install it, or put its folder on PATH (Windows) or LD_LIBRARY_PATH, and remove other releases of CUDA, cuDNN and TensorRT from there; zlibwapi.dll belongs to cuDNN 8; "
+        fix="install it, or put its folder on PATH (Windows) or LD_LIBRARY_PATH, and remove other releases of CUDA, cuDNN and TensorRT from there; zlibwapi.dll belongs to cuDNN 8; onnxruntime-gpu: the release for your CUDA; "
         "a library of a Jetson in a container: start the container with --runtime nvidia",
         rank="general",
         fault="machine",
@@ -273,9 +275,9 @@ HOSTS = (
     Cause(
         name="mpi",
         area="host",
-        pattern=r"\bMPI error\b|MPI_ABORT|PMPI_\w+.{0,40}(?:fail|error)",
-        meaning="the processes of a model on several GPUs could not reach each other (MPI)",
-        fix="start as many processes as the model has parts (mpirun -n, tensor times pipeline parallelism), one GPU for each, with the MPI of the container",
+        pattern=r"\bMPI error\b|MPI_ERRORS_ARE_FATAL|error occurred in MPI_Init|MPI_ABORT|PMPI_\w+.{0,40}(?:fail|error)",
+        meaning="MPI, which TensorRT-LLM uses to start its processes, did not start, or the processes of a model on several GPUs could not reach each other",
+        fix="start as many processes as the model has parts (mpirun -n, tensor times pipeline parallelism), one GPU for each, with the MPI of the container; outside of a container, install Open MPI and mpi4py together (conda install -c conda-forge mpi4py openmpi)",
         rank="general",
     ),
     Cause(
@@ -408,7 +410,7 @@ HOSTS = (
     Cause(
         name="torch-fallback",
         area="host",
-        pattern=r"run in (?:PyTorch|Torch)\b|Enabling PyTorch fallback|not supported by .{0,30}converters?|falling back to (?:PyTorch|eager)",
+        pattern=r"run in (?:PyTorch|Torch)\b|Unsupported operators listed below|Enabling PyTorch fallback|not supported by .{0,30}converters?|falling back to (?:PyTorch|eager)",
         meaning="Torch-TensorRT runs these operations in PyTorch, not in a TensorRT engine",
         fix="add a converter, or replace the operation; require_full_compilation=True makes it an error",
         effect="float",
@@ -465,18 +467,20 @@ HOSTS = (
     Cause(
         name="onnx-export",
         area="host",
-        pattern=r"(?i)export(?:ing)? (?:the model )?to onnx failed|onnx export failed|\bonnx: export failure|torch\.onnx\.(?:errors|_internal\.exporter)\S*(?:Error|Exception)",
+        pattern=r"(?i)export(?:ing)? (?:the model )?to onnx failed|onnx export failed|\bonnx: export failure|torch\.onnx\.(?:errors|_internal\.exporter)\S*(?:Error|Exception)"
+        r"|Exporting the operator \S+ to ONNX opset version \d+ is not supported(?!\. Support)|Failed to export the model with torch\.export",
         meaning="the export to ONNX failed, so the builder has no model, or an old one; the text names the operator or the reason",
         fix="change what the exporter names: replace a custom operator by standard ones (attention of xformers or flash-attention: choose the attention of PyTorch), or export "
-        "with a newer PyTorch or opset; then build again",
+        "with a newer PyTorch or opset (grid_sampler: opset 16), or with the other exporter (dynamo=False or True); then build again",
     ),
     Cause(
         name="no-engine",
         area="host",
         pattern=r"export failure.*(?:'NoneType' object|[Ff]ailed to build engine)|Invalid Engine\. Please ensure|TensorRT engine build returned None|Failed to create TensorRT engine|a bytes-like object is required, not 'NoneType'"
-        r"|incompatible function arguments.*deserialize_cuda_engine|no attribute 'create_execution_context'",
-        meaning="the builder returned no engine, and the program continued without one",
-        fix="read the builder's error before this line; if there is none, log with trt.Logger.VERBOSE",
+        r"|incompatible function arguments.*deserialize_cuda_engine"
+        r"|'NoneType' object has no attribute '(?:create_execution_context|max_batch_size|num_(?:io_tensors|bindings|optimization_profiles)|(?:get|set)_(?:binding|tensor|input)\w+|execute\w*)'",
+        meaning="TensorRT returned no engine or no execution context (the build or the loading failed), and the program continued without it",
+        fix="read TensorRT's error before this line; if there is none, log with trt.Logger.VERBOSE; an engine file loads only in the TensorRT release that built it, with its plug-ins loaded first",
         rank="vague",
     ),
     Cause(
@@ -570,7 +574,7 @@ _HARMLESS = (
     r"kTF32 is set but hardware|does not natively support INT64|outside the range of INT32 was clamped|getBroadcastAcrossBatch is deprecated|CUDA lazy loading is not enabled"
     r"|was called on non I/O tensor|The shape inference of \S+ type is missing|does not have direct mapping to torch|implicit batch dimension mode has been deprecated"
     r"|newer ir_version|Reading dangerously large protocol|parameter has been deprecated|requires GPU export, automatically|: Could not negotiate"
-    r"|ignores some format combinations|has (?:Int64|INT64) binding|Cache result detected as invalid|TF-TRT Warning: Could not find TensorRT|arg is not supported for torch\.compile"
+    r"|ignores some format combinations|has (?:Int64|INT64) binding|Cache result detected as invalid|TF-TRT Warning: Could not find TensorRT|arg is not supported for torch\.compile|Falling back to `onnx\.shape_inference`|UCP version is incompatible"
 )
 
 ECHOES = (

@@ -1,0 +1,181 @@
+"""Causes in programs that load, serve and run models: Triton, TensorRT-LLM, DeepStream, and scripts in Python."""
+
+from __future__ import annotations
+
+from qdqtool.core.causes import Cause
+
+SERVING = (
+    Cause(
+        name="triton-gpu",
+        area="host",
+        pattern=r"must be KIND_GPU|has kind KIND_GPU but no GPUs|invalid or unsupported gpu id|backend supports only GPU device|can only be set on non-CPU backend|GPU instances not supported",
+        meaning="instance_group in config.pbtxt asks for a GPU that Triton does not see, or for the CPU where the model needs a GPU",
+        fix="start the container with --gpus all and write kind: KIND_GPU; a GPU that nvidia-smi shows but Triton does not is older than Triton allows: "
+        "--min-supported-compute-capability=5.3; only a Python model, or a Triton without GPU support for it (Jetson): kind: KIND_CPU",
+    ),
+    Cause(
+        name="triton-text",
+        area="host",
+        pattern=r"failed to read text proto|as text proto|Error parsing text-format",
+        meaning="config.pbtxt has a wrong bracket or comma, or a field that this release of Triton does not have",
+        fix="read the line above it, which has the line and column in the file; correct the field's name, or use the Triton that has it",
+    ),
+    Cause(
+        name="triton-shapes",
+        area="host",
+        pattern=r"failed to specify the (?:dimensions of all input bindings|values for all input shape)",
+        meaning="Triton ran an engine for which not every input has a shape: config.pbtxt or the request lacks an input of the engine, or the values of a shape tensor",
+        fix="list every input of the engine in config.pbtxt (an input whose values are a shape: is_shape_tensor: true), and send all of them; remove config.pbtxt's inputs to let Triton read them from the engine",
+    ),
+    Cause(
+        name="triton-ensemble",
+        area="host",
+        pattern=r"for ensemble '[^']*' is not (?:written|used)",
+        meaning="no step of the ensemble writes this tensor: a map lacks it, or its name, type or shape differs from the model of that step",
+        fix="compare input_map and output_map of every step (key: name in the model, value: name in the ensemble), and types and dims, with the config.pbtxt of its model",
+    ),
+    Cause(
+        name="triton-python",
+        area="host",
+        pattern=r"Failed to initialize Python stub|Stub process .{0,60}(?:not healthy|unhealthy)",
+        meaning="model.py of a Python model of Triton failed when it started",
+        fix="read the Python error in this line or before it; install the packages that model.py imports in the container, in the releases of the model (tokenizers: transformers)",
+        rank="general",
+    ),
+    Cause(
+        name="remote-code",
+        area="host",
+        pattern=r"pass the (?:argument|option) .trust_remote_code|Tokenizer class \w+ does not exist",
+        meaning="the model or its tokenizer needs Python code that comes with it, and the program does not run such code",
+        fix="read that code, then allow it: trust_remote_code=True where the program loads the tokenizer and the model (Triton: model.py of preprocessing and postprocessing; scripts: --trust_remote_code)",
+    ),
+    Cause(
+        name="llm-not-converted",
+        area="host",
+        pattern=r"KeyError: 'architecture'",
+        meaning="trtllm-build reads a config.json without `architecture`: the folder holds a model of Hugging Face, not a checkpoint of TensorRT-LLM",
+        fix="convert it first (convert_checkpoint.py of this model, or examples/quantization/quantize.py), and pass that output; or run it without an engine: trtllm-serve MODEL",
+    ),
+    Cause(
+        name="llm-paged-context",
+        area="host",
+        pattern=r"has to be built with paged context FMHA",
+        meaning="the reuse of KV cache blocks (or chunked context) is switched on, but the engine was built without paged context attention",
+        fix="build the engine with --use_paged_context_fmha enable, or switch the reuse off (enable_kv_cache_reuse in config.pbtxt)",
+    ),
+    Cause(
+        name="llm-fmha-gpu",
+        area="gpu",
+        pattern=r"Unsupported architecture .{0,80}fmhaRunner",
+        meaning="the fused attention of TensorRT-LLM has no kernel for this GPU",
+        fix="build with --context_fmha disable, or use a GPU that this release supports (Ampere or newer)",
+    ),
+    Cause(
+        name="llm-paths",
+        area="host",
+        pattern=r"Both encoder and decoder model paths are empty",
+        meaning="config.pbtxt of the model tensorrt_llm names no engine",
+        fix="set gpt_model_path (encoder_model_path for an encoder) in config.pbtxt to the folder of the engine",
+    ),
+    Cause(
+        name="copy-size",
+        area="running",
+        pattern=r"cuMemcpy\w* failed: invalid argument",
+        meaning="an array and the GPU buffer of a copy do not fit: the array has another size or type than the engine's input or output, or the buffer was freed or belongs to another CUDA context",
+        fix="give the array the shape and type of the engine (numpy.ascontiguousarray(x, dtype)): resize the image to the input, cast FP64 to FP32; a dynamic engine: allocate for the largest "
+        "shape, not for -1; sizes that agree: keep allocation, copy and execution in one thread",
+    ),
+    Cause(
+        name="context-left",
+        area="running",
+        pattern=r"context stack was not empty|context stack was being cleaned up",
+        meaning="the program ended while its CUDA context was active, often after another exception, which is the reason",
+        fix="read the exception before this line; call context.pop() of PyCUDA before the program ends, also after an error (try, finally)",
+        rank="general",
+    ),
+    Cause(
+        name="with-object",
+        area="host",
+        pattern=r"AttributeError: __(?:enter|exit)__|does not support the context manager protocol",
+        meaning="a `with` statement got an object that it cannot enter: None, because the builder failed and returned no engine (export of Ultralytics), or an object of a TensorRT release "
+        "whose objects need no `with`",
+        fix="read TensorRT's error before this line; if there is none, write `engine = ...` instead of `with ... as engine:`",
+        rank="general",
+    ),
+    Cause(
+        name="torch-devices",
+        area="host",
+        pattern=r"Expected all tensors to be on the same device",
+        meaning="PyTorch computes with tensors on different devices: the model on the GPU and its input on the CPU, or the reverse",
+        fix="move both to one device (model.to(device), x.to(device)); tensors that the model creates: device=x.device; before an export, the example input too",
+    ),
+    Cause(
+        name="torch-no-gpu",
+        area="driver",
+        pattern=r"Torch not compiled with CUDA|Invalid CUDA 'device=|torch\.cuda\.is_available\(\): False|Found no NVIDIA driver on your system",
+        meaning="PyTorch finds no GPU: this package of PyTorch has no CUDA, or it reaches no driver",
+        fix="install PyTorch with CUDA (Jetson: NVIDIA's wheel for the installed JetPack; pip gives one without CUDA there); in a container: --gpus all (Jetson: --runtime nvidia)",
+        fault="machine",
+    ),
+    Cause(
+        name="ort-no-provider",
+        area="host",
+        pattern=r"is not in available provider names",
+        meaning="this package of onnxruntime does not have the provider: onnxruntime without GPU support is installed, alone or over onnxruntime-gpu, so the model runs on the CPU",
+        fix="pip uninstall onnxruntime onnxruntime-gpu, then pip install onnxruntime-gpu (Jetson: NVIDIA's wheel); onnxruntime.get_available_providers() lists the providers",
+        effect="float",
+        fault="machine",
+    ),
+    Cause(
+        name="ort-input",
+        area="running",
+        pattern=r"Unexpected input data type\. Actual|Got invalid dimensions for input|Invalid rank for input",
+        meaning="the program passes an input of another type or shape than the model has; the text names both",
+        fix="cast it (x.astype(numpy.float32)) and resize it to the model's input (session.get_inputs() lists types and shapes), or export the model with dynamic axes",
+    ),
+    Cause(
+        name="ort-no-shapes",
+        area="shape",
+        pattern=r"has no shape specified\. Please run shape inference",
+        meaning="onnxruntime gives TensorRT a part of the model, and the shape of a tensor at its border is unknown",
+        fix="infer shapes first: python -m onnxruntime.tools.symbolic_shape_infer --input MODEL --output INFERRED --auto_merge",
+    ),
+    Cause(
+        name="torch-runtime-missing",
+        area="host",
+        pattern=r"Unknown type name '__torch__\.torch\.classes\.tensorrt",
+        meaning="the file holds engines of Torch-TensorRT, and the program loads it without Torch-TensorRT",
+        fix="import torch_tensorrt before torch.jit.load; C++: link libtorchtrt.so or libtorchtrt_runtime.so with -Wl,--no-as-needed, because no function of it is called",
+    ),
+    Cause(
+        name="torch2trt-converter",
+        area="host",
+        pattern=r"'Tensor' object has no attribute '_trt'|Encountered known unsupported method",
+        meaning="torch2trt has no converter for an operation of the model; its warnings (unsupported method) name it",
+        fix="replace the operation, write a converter (tensorrt_converter), or export the model to ONNX and build that with trtexec",
+    ),
+    Cause(
+        name="mmdeploy-plugins",
+        area="plugin",
+        pattern=r"Could not load the library of tensorrt plugins",
+        meaning="MMDeploy was installed without its TensorRT plug-ins, so a model with operators of MMDeploy fails; other models build",
+        fix="compile libmmdeploy_tensorrt_ops.so (cmake -DMMDEPLOY_TARGET_BACKENDS=trt, make install in the source of MMDeploy); other programs load it too (trtexec --plugins=FILE)",
+        effect="warns",
+    ),
+    Cause(
+        name="deepstream-engine",
+        area="engine",
+        pattern=r"Backend has maxBatchSize \d+ whereas|failed to match config params",
+        meaning="the engine does not fit the nvinfer configuration: it was built for a smaller batch, or has other inputs or outputs",
+        fix="set batch-size to the engine's, or delete the engine file so that DeepStream builds it again; for a batch above 1 the ONNX model needs a dynamic batch (or this one)",
+    ),
+    Cause(
+        name="deepstream-stream",
+        area="host",
+        pattern=r"Internal data stream error|streaming stopped, reason",
+        meaning="an element of the GStreamer pipeline stopped the stream; not-negotiated means that two elements have no common format",
+        fix="read the first ERROR before it, and check the source (path, camera width, height and frame rate that the camera has) and the sink; GST_DEBUG=3 shows the element",
+        rank="general",
+    ),
+)
+"""Causes in programs that serve and run engines and models."""
