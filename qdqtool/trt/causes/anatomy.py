@@ -44,6 +44,7 @@ _STATEMENTS = _lines(
     r"&& \"(?P<words>[^\"]+)\"",
     r"\[TensorRT-LLM\]\[ERROR\] Assertion failed: (?P<words>[A-Z].+?)(?: \(/\S+:\d+\))?$",
     r"Assertion failed: (?P<words>[A-Z][a-z]*:? [^()=<>&|\n]*\w)(?= \(| /|\.? *$)",
+    r"Assertion failed: \[\w+\] (?P<words>.+)",
     r"Assertion failed: .+?: (?P<words>\S+ .+)",
     r"(?:Assertion .+?|CHECK\(.*?\)) failed\. (?P<words>\w+ (?:[^()\n]|\([^()\n]*\))*\w)",
     r"(?:INVALID|UNSUPPORTED)_NODE(?:_\w+)?: (?!Assertion failed)(?P<words>.+)",
@@ -72,7 +73,7 @@ _STATUS = re.compile(
     r"|(?i:cuda (?:error|failure))[^\n]{0,120}|Cuda Runtime \([^)]+\)|Platform \(Cuda\) error"
     r"|Segmentation fault|Bus error|Illegal instruction|Floating point exception|Aborted|SIG[A-Z]{3,5}|Killed)"
 )
-_SOURCES = re.compile(r"\[?(\w+\.(?:cpp|hpp|h|cu))\b")
+_SOURCES = re.compile(r"\[?([\w/\\]+\.(?:cpp|hpp|h|cu))\b")
 _NODES = _lines(
     r"In node -?\d+ with name: (?P<node>.+?) and operator: (?P<op>\w+)",
     r"While parsing node number \d+ \[(?P<op>\w+)(?: -> \"(?P<node>[^\"]*)\")?",

@@ -253,9 +253,10 @@ CLASSES = (
     Cause(
         name="plugin-check",
         area="plugin",
-        pattern=r"#assertion ?\S+\.(?:cpp|cu|h),\d+",
-        meaning="a check in the source of a plug-in failed; the text names the file and the line",
-        fix="read that line of the source: it says which type, shape or parameter the plug-in expects; compile the plug-in for the TensorRT that runs it",
+        pattern=r"#assertion ?\S+\.(?:cpp|cu|h),\d+|(?m:^\S+: \S+\.(?:cc?|cpp|cu|hp*):\d+: .+: Assertion (?![`']?m?_?[eE]ngine).+ failed)",
+        meaning="a check in the source of a plug-in or of the program failed; the text names the file and the line",
+        fix="read that line of the source: it says which type, shape or parameter is expected; a layer that is null has weights that do not fit the settings of the program (number of classes, size of the model); "
+        "compile a plug-in for the TensorRT that runs it",
         rank="vague",
     ),
     Cause(

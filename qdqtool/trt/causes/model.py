@@ -458,6 +458,13 @@ SHAPES = (
         "node that the text names",
     ),
     Cause(
+        name="reshape-inferred",
+        area="shape",
+        pattern=r"at most one dimension may be inferred|more than one -1 wildcard",
+        meaning="a Reshape has more than one size that is to be computed (-1): the export made several axes dynamic, or a tool replaced the batch by -1",
+        fix="export the model again with the wanted axes dynamic instead of editing its shapes; in the code of the model give all sizes of the view or reshape but one as numbers",
+    ),
+    Cause(
         name="run-time-shape",
         area="shape",
         pattern=r"cannot be used to compute a shape tensor|shape tensor must have \d or \d reshape dimensions|Dynamic shapes are not equal for slice|must be a build.time constant|Assertion !isInFlight"
@@ -476,9 +483,9 @@ SHAPES = (
     Cause(
         name="weight-count",
         area="shape",
-        pattern=r"count of \d+ weights in|number of kernel weights does not match|failed validation",
-        meaning="a layer's weights do not match the shape of its input",
-        fix="export the model again; in code, check the shapes of kernel and bias",
+        pattern=r"count of \d+ weights in|weights has count \d+ but \d+ was expected|number of kernel weights does not match|failed validation",
+        meaning="a layer's weights do not match the shape of its input, or its channels and groups",
+        fix="export the model again; in code, check the shapes of kernel and bias, and that weights and settings (number of classes) belong to one model; groups of a transposed convolution: a newer release",
     ),
     Cause(
         name="shapes-differ",

@@ -535,9 +535,9 @@ HOSTS = (
         area="host",
         pattern=r"KeyError: '(?:[\w.]*(?:_scaling_factor|per_channel_scale|qweight|(?:input|weight)_scale)\w*|(?:transformer|model)\.layers\.[\w.]+)'"
         r"|[Pp]rovided (?:tensor names are different|but not (?:expected|required) tensors)|[Rr]equired but not provided tensors",
-        meaning="the checkpoint has other tensors than TensorRT-LLM expects: usually it was quantized without calibration data (then it has no activation scales), by another tool, or in "
-        "another format than the build assumes",
-        fix="quantize again with calibration data, with the scripts of the TensorRT-LLM that builds (examples/quantization/quantize.py; Model Optimizer: mtq.quantize with a "
+        meaning="the checkpoint has other tensors than TensorRT-LLM expects: without scales it was quantized without calibration data, by another tool, or in another format; without weights "
+        "or biases it was converted as another model or for another number of layers, or by another release",
+        fix="missing weights or biases: convert again with the name and options of this model (--model_name, --model_dir), with the scripts of the release that builds; missing scales: quantize again with calibration data, with the scripts of the TensorRT-LLM that builds (examples/quantization/quantize.py; Model Optimizer: mtq.quantize with a "
         "forward_loop), and pass its config.json unchanged",
     ),
     Cause(

@@ -80,10 +80,17 @@ SERVING = (
     Cause(
         name="copy-size",
         area="running",
-        pattern=r"cuMemcpy\w* failed: invalid argument",
+        pattern=r"cuMemcpy\w* failed: invalid argument|could not broadcast input array from shape",
         meaning="an array and the GPU buffer of a copy do not fit: the array has another size or type than the engine's input or output, or the buffer was freed or belongs to another CUDA context",
         fix="give the array the shape and type of the engine (numpy.ascontiguousarray(x, dtype)): resize the image to the input, cast FP64 to FP32; a dynamic engine: allocate for the largest "
         "shape, not for -1; sizes that agree: keep allocation, copy and execution in one thread",
+    ),
+    Cause(
+        name="size-unset",
+        area="running",
+        pattern=r"negative dimensions? (?:are not allowed|-1\b)|cuMem(?:Host)?Alloc failed: invalid argument|can't convert negative value to unsigned",
+        meaning="the program allocates memory for a dynamic shape: a dimension of the engine is -1 until the input has a shape",
+        fix="set the shapes of the inputs first (context.set_input_shape), and take the sizes from the context (context.get_tensor_shape), or from the profile's maximum; Torch-TensorRT: give min_shape, opt_shape and max_shape",
     ),
     Cause(
         name="context-left",
