@@ -95,6 +95,10 @@ EXAMPLES = {
     "(Unnamed Layer * 480) [Shuffle]: at most one dimension may be inferred": "reshape-inferred",
     "zork (Output: quib): kernel weights has count 96 but 2304 was expected": "weight-count",
     "zork: ../src/zork.cpp:51: nvinfer1::IZork* quib(): Assertion `zork_1' failed.": "plugin-check",
+    "vapoursynth.Error: operator (): bits per sample mismatch": "vapoursynth-input",
+    "RuntimeError: NCCL error: unhandled system error (run with NCCL_DEBUG=INFO for details)": "nccl",
+    "[E] Error[1]: [cudlaUtils.cpp::submit::95] Error Code 1: DLA (Failed to submit program to DLA engine.)": "dla-run",
+    "TypeError: deserialize_cuda_engine(): incompatible function arguments.": "no-engine",
     # The machine.
     "no CUDA-capable device is detected": "no-gpu",
     "Error Code 2: Internal Error (Assertion upperBound != 0 failed. Unknown embedded device detected.": "jetson-unknown",
@@ -229,6 +233,7 @@ _IN_ORDER = frozenset(
         ("engine-with-metadata", "other-version"),
         ("gpu-of-jetson", "gpu-too-new"),
         ("dla-no-fallback", "dla-layer"),
+        ("dla-run", "dla-compile"),
         ("nvrtc", "myelin-check"),
         ("integer-operator", "unknown-operator"),
         ("context-shared", "myelin-check"),

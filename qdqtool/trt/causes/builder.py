@@ -227,7 +227,7 @@ RUNNING = (
     Cause(
         name="outside-profile",
         area="running",
-        pattern=r"satisfyProfile|trt failed to set (?:the )?(?:binding dimension|input shape)|model expected the shape of dimension|failed to find any Optimization Profile|[Ff]or input: .{0,80}failed to set shape to|does not satisfy any optimization profile|No valid profile found|exceed min ~ max range|TRT runtime input shape of \S+ is invalid",
+        pattern=r"satisfyProfile|profileM(?:ax|in)Dims|trt failed to set (?:the )?(?:binding dimension|input shape)|model expected the shape of dimension|failed to find any Optimization Profile|[Ff]or input: .{0,80}failed to set shape to|does not satisfy any optimization profile|No valid profile found|exceed min ~ max range|TRT runtime input shape of \S+ is invalid",
         meaning="the shape of an input is outside the range (minimum to maximum) for which the engine was built",
         fix="compare the shapes of the program with those of the build, and build again with --minShapes and --maxShapes that include them "
         "(TensorRT-LLM: --max_batch_size, --max_input_len, --max_seq_len)",

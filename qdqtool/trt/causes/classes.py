@@ -126,7 +126,7 @@ STATUSES = (
     Cause(
         name="no-kernel-image",
         area="driver",
-        pattern=r"no kernel image is available|cudaErrorNoKernelImageForDevice|CUDA_ERROR_NO_BINARY_FOR_GPU|cudaErrorInvalidDeviceFunction|invalid device function",
+        pattern=r"no kernel image is available|cudaErrorNoKernelImageForDevice|CUDA_ERROR_NO_BINARY_FOR_GPU|cudaErrorInvalidDeviceFunction|invalid device function|must be overrided in python",
         meaning="the program, or one of its libraries or plug-ins, was compiled for other GPUs (compute capabilities) than this one",
         fix="install a build of that library for this GPU, or compile the plug-in for its compute capability",
         fault="machine",

@@ -63,6 +63,14 @@ DLA = (
         rank="general",
     ),
     Cause(
+        name="dla-run",
+        area="dla",
+        pattern=r"cudlaUtils\.cpp::submit",
+        meaning="the DLA did not accept the work of an engine at run time: often several threads or engines use one DLA core, or the driver or firmware failed",
+        fix="run the engine alone (trtexec --loadEngine=FILE --useDLACore=0): if it runs, give each DLA core one thread; if not, update JetPack or DRIVE OS, and build the engine again",
+        releases="8.5 to 10",
+    ),
+    Cause(
         name="dla-compile",
         area="dla",
         pattern=r"Failure to submit program to DLA|Error Code \d+: DLA|nvdlaUtils|NvMediaDla|RegionType::kNVM",

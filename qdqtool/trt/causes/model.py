@@ -490,7 +490,7 @@ SHAPES = (
     Cause(
         name="shapes-differ",
         area="shape",
-        pattern=r"must have (?:the )?same (?:dimensions|number of dimensions|rank|shape|extra dimension|leading dimension|extent)"
+        pattern=r"dimension of input0 = \S+ and .{1,60} but must match|must have (?:the )?same (?:dimensions|number of dimensions|rank|shape|extra dimension|leading dimension|extent)"
         r"|rank must be same|must be equal for concatenation|must be conformable|follow broadcast rules|condition input tensor must be the same",
         meaning="the shapes of a layer's inputs do not match",
         fix="check the shapes that were given for the inputs (a network that halves its sizes needs multiples of its stride), and export the model again with shape "

@@ -477,7 +477,7 @@ HOSTS = (
         name="no-engine",
         area="host",
         pattern=r"export failure.*(?:'NoneType' object|[Ff]ailed to build engine)|Invalid Engine\. Please ensure|TensorRT engine build returned None|Failed to create TensorRT engine|a bytes-like object is required, not 'NoneType'"
-        r"|incompatible function arguments.*deserialize_cuda_engine"
+        r"|incompatible function arguments.*deserialize_cuda_engine|deserialize_cuda_engine\(\): incompatible"
         r"|'NoneType' object has no attribute '(?:create_execution_context|max_batch_size|num_(?:io_tensors|bindings|optimization_profiles)|(?:get|set)_(?:binding|tensor|input)\w+|execute\w*)'",
         meaning="TensorRT returned no engine or no execution context (the build or the loading failed), and the program continued without it",
         fix="read TensorRT's error before this line; if there is none, log with trt.Logger.VERBOSE; an engine file loads only in the TensorRT release that built it, with its plug-ins loaded first",
@@ -502,7 +502,7 @@ HOSTS = (
         name="engine-not-loaded",
         area="engine",
         pattern=r"[Uu]nable to (?:create|load|deserialize) (?:the )?(?:TensorRT engine|plan file)|[Cc]ould not deserialize engine|^Engine deserialization failed|[Ff]ailed to deserialize (?:the )?(?:cuda )?engine|[Dd]eserialize the cuda engine failed"
-        r"|could not deserialize engine",
+        r"|could not deserialize engine|\(\): engine deserialization failed",
         meaning="the program could not load the engine, and this text does not state the reason: the engine was built by another TensorRT release or for another GPU, its plug-ins are not loaded, or the file is incomplete",
         fix="read TensorRT's lines before this one; build the engine with the release of TensorRT that runs it (TensorRT-LLM, Triton: of the same container), on its GPU",
         rank="general",

@@ -170,6 +170,22 @@ SERVING = (
         effect="warns",
     ),
     Cause(
+        name="vapoursynth-input",
+        area="running",
+        pattern=r"operator \(\): (?:expects \d+ input planes|bits per sample mismatch)",
+        meaning="the clips that the VapourSynth script passes do not fit the model: another number of planes, or FP32 (RGBS) where the engine reads FP16 (RGBH)",
+        fix="use the script (vsmlrt.py) that belongs to the model; convert the clip to the type of the engine's inputs (RGBH for FP16, RGBS for FP32), or build the engine with FP32 inputs",
+    ),
+    Cause(
+        name="nccl",
+        area="host",
+        pattern=r"NCCL (?:error|failure|WARN)|nccl(?:System|Internal|UnhandledCuda|Remote)\w*Error",
+        meaning="the GPUs of a model could not exchange data (NCCL)",
+        fix="run with NCCL_DEBUG=INFO and read its first WARN; in a container: --ipc=host or --shm-size=1g, and --ulimit memlock=-1; several machines: NCCL_SOCKET_IFNAME; GPUs that cannot reach each other "
+        "directly: NCCL_P2P_DISABLE=1",
+        rank="general",
+    ),
+    Cause(
         name="deepstream-engine",
         area="engine",
         pattern=r"Backend has maxBatchSize \d+ whereas|failed to match config params",

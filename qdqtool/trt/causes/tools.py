@@ -186,7 +186,7 @@ TOOLS = (
         name="python-releases",
         area="host",
         pattern=r"got an unexpected keyword argument|takes \d+ positional arguments? but|missing \d+ required (?:positional|keyword-only) argument"
-        r"|: incompatible function arguments|is installed, but version .{1,20} is required",
+        r"|(?<!deserialize_cuda_engine\(\)): incompatible function arguments|is installed, but version .{1,20} is required",
         meaning="a program needs another release of a package, or calls a function with a wrong object (a layer of TensorRT instead of its tensor, layer.get_output(0)); the text names the package or the function",
         fix="update the calling package and the called one together, or install the release that the caller was written for",
         rank="general",
