@@ -78,6 +78,8 @@ EXAMPLES = {
     "ERROR from zork: Internal data stream error.": "deepstream-stream",
     "AttributeError: module 'numpy' has no attribute 'bool'.": "numpy-release",
     "src/cpp/cuda.hpp:14:10: fatal error: cuda.h: No such file or directory": "cuda-headers",
+    "fatal error: zork/quib.hpp: No such file or directory": "header-missing",
+    "MPI_ABORT was invoked on rank 2 in communicator MPI_COMM_WORLD with errorcode 1.": "mpi-abort",
     "nvcc fatal   : Unsupported gpu architecture 'compute_75'": "nvcc-architecture",
     "ERROR: Failed building wheel for zork": "pip-failed",
     "ValueError: Message onnx.ModelProto exceeds maximum protobuf size of 2GB: 2215158447": "model-size",

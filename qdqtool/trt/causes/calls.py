@@ -131,7 +131,7 @@ CALLS = (
     Cause(
         name="source-release",
         area="host",
-        pattern=r"has no member (?:named )?['\"\u2018]\w+|['\u2018]\w+['\u2019] is not a member of ['\u2018]nvinfer1|looser (?:throw|exception) specif|invalid new-expression of abstract class type '\w*(?:[Pp]lugin|Logger|Calibrator)|NvInfer\w*\.h: No such file",
+        pattern=r"has no member (?:named )?['\"\u2018]\w+|['\u2018]\w+['\u2019] is not a member of ['\u2018]nvinfer1|looser (?:throw|exception) specif|invalid new-expression of abstract class type '\w*(?:[Pp]lugin|Logger|Calibrator)|NvInfer\w+\.h: No such file",
         meaning="the C++ source of the program was written for another release of TensorRT than the headers that the compiler finds",
         fix="use the version of the program for this TensorRT, or install the release that the program names; "
         f"{Command('migrate', ('SCRIPT',))} lists what changed",

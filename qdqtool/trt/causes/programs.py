@@ -275,9 +275,17 @@ HOSTS = (
     Cause(
         name="mpi",
         area="host",
-        pattern=r"\bMPI error\b|MPI_ERRORS_ARE_FATAL|error occurred in MPI_Init|MPI_ABORT|PMPI_\w+.{0,40}(?:fail|error)",
+        pattern=r"\bMPI error\b|MPI_ERRORS_ARE_FATAL|error occurred in MPI_Init|PMPI_\w+.{0,40}(?:fail|error)",
         meaning="MPI, which TensorRT-LLM uses to start its processes, did not start, or the processes of a model on several GPUs could not reach each other",
         fix="start as many processes as the model has parts (mpirun -n, tensor times pipeline parallelism), one GPU for each, with the MPI of the container; outside of a container, install Open MPI and mpi4py together (conda install -c conda-forge mpi4py openmpi)",
+        rank="general",
+    ),
+    Cause(
+        name="mpi-abort",
+        area="host",
+        pattern=r"MPI_ABORT was invoked",
+        meaning="one process of the program stopped because of an error, and MPI ended the others",
+        fix="read the lines of that process (its rank is in the text) before this one: its own error decides",
         rank="general",
     ),
     Cause(

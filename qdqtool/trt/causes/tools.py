@@ -118,6 +118,14 @@ TOOLS = (
         fault="machine",
     ),
     Cause(
+        name="header-missing",
+        area="host",
+        pattern=r"fatal error: (?!NvInfer\w+\.h|(?:cuda|cublas|cudnn)\w*\.h:)[\w/.+-]+\.(?:h|hpp|hh|cuh): No such file",
+        meaning="the compiler does not find a header of a library that the program needs: the library is not installed, or its folder is not among those that the compiler searches",
+        fix="install the development package of the library (NvInfer.h: libnvinfer-dev; Python.h: python3-dev) or build the library first, and name its folder to the build (-I, CMAKE_PREFIX_PATH, CPATH)",
+        fault="machine",
+    ),
+    Cause(
         name="nvcc-architecture",
         area="host",
         pattern=r"Unsupported gpu architecture '|None of the provided CUDA architectures",
