@@ -30,12 +30,8 @@ from qdqtool.graph.qdq.stored import steps_and_scale
 from qdqtool.graph.view import GraphView, Model, Node
 from qdqtool.matching.products import NodeOperand, Product, State, products
 from qdqtool.trt.ops import (
-    AVERAGE_POOLS,
-    GATES,
     MATRIX_PRODUCTS,
     PRODUCTS,
-    QDQ,
-    carried_inputs,
     holds_dequantize_back,
     quantization_commutes,
     weight_axis,
@@ -317,46 +313,3 @@ def quantize_activations(model: Model, amax: Mapping[str, float]) -> tuple[Model
             )
         )
     return (requantize(model, edits) if edits else model), tuple(changes)
-
-
-# --- cut below -------------------------------------------------------------------------------------------------------
-# Restores a Relu that a quantization range starting at zero had replaced.
-
-
-NEVER_NEGATIVE = GATES | {"Abs", "Exp", "ReduceL2", "Relu", "Softmax", "Sqrt"}
-
-
-def cut_below(context: RepairContext, tensor: str, cut: dict[str, str]) -> str:
-    """Insert a Relu after `tensor` and return its output. `cut` maps each tensor to its one Relu.
-
-    If `tensor` is never negative, return `tensor` itself.
-    """
-    if _never_negative(context, tensor):
-        return tensor
-    if tensor not in cut:
-        cut[tensor] = context.edit.fresh(f"{tensor}_relu")
-        context.edit.node("Relu", [tensor], [cut[tensor]], name=f"{tensor}_Relu")
-    return cut[tensor]
-
-
-def _never_negative(context: RepairContext, tensor: str) -> bool:
-    """Return True if `tensor` is never negative, because none of the sources of its values is ever negative."""
-    waiting, visited = [tensor], {tensor}
-    while waiting:
-        node = context.view.producer(waiting.pop())
-        if node is None:
-            return False
-        carried = (0,) if node.op in QDQ | AVERAGE_POOLS else carried_inputs(context.view, node)
-        if not carried and not _is_positive(context, node):
-            return False
-        fresh = {node.inputs[index] for index in carried} - visited
-        visited |= fresh
-        waiting += fresh
-    return True
-
-
-def _is_positive(context: RepairContext, node: Node) -> bool:
-    if node.op != "Clip":
-        return node.op in NEVER_NEGATIVE
-    bound = context.edit.value(node.inputs[1]) if len(node.inputs) > 1 and node.inputs[1] else None
-    return bound is not None and float(bound) >= 0

@@ -23,7 +23,7 @@ from qdqtool.graph.qdq.kv_caches import attach_caches, detach_caches
 from qdqtool.graph.qdq.other_tools import standard
 from qdqtool.graph.qdq.slots import requantize
 from qdqtool.graph.qdq.stored import check_counts, with_fitting_axes
-from qdqtool.graph.qdq.unquantize import unquantize
+from qdqtool.graph.qdq.unquantize import unquantize, with_relus
 from qdqtool.graph.view import Model, Node
 from qdqtool.matching.products import NodeOperand
 from qdqtool.matching.rule import RULES, Rule, Stage, rulebook
@@ -68,6 +68,7 @@ def on_request(
         )
         for edit in edits
     ]
+    edited = with_relus(edited) if to_float else edited
     for name in to_float:
         before = _pairs(edited)
         edited = unquantize(edited, _with_movers(edited, name))

@@ -98,9 +98,9 @@ from qdqtool.core.wording import REPAIR, Command, count_noun
 from qdqtool.graph.canonical.opset import HALF_SCALES
 from qdqtool.graph.qdq.encode import storable
 from qdqtool.graph.qdq.flow import Flow, RepairContext, cast_to
+from qdqtool.graph.qdq.unquantize import cut_below
 from qdqtool.graph.view import GraphView, Node, dtype_of
 from qdqtool.matching.rule import Rule, Stage, Violation
-from qdqtool.matching.weights import cut_below
 from qdqtool.trt.ops import PRODUCTS, QDQ, QUANTIZE, carried_inputs, carried_outputs
 
 # --- cast ------------------------------------------------------------------------------------------------------------
@@ -339,7 +339,7 @@ def fix_clipped(context: RepairContext) -> Iterator[Change]:
         context.edit.connect(node, 0, twin.output[0])
         context.restate_nodes((twin, node), quantize.inputs[0], np.asarray(scale))
         if low == 0:
-            context.edit.connect(twin, 0, cut_below(context, quantize.inputs[0], cut))
+            context.edit.connect(twin, 0, cut_below(context.edit, context.view, quantize.inputs[0], cut))
         yield Change(
             subject=clip.name,
             what=f"Clip of integers to {limits[0]} ... {limits[1]} removed; the scale is {scale:.4g} now, was {step:.4g}",

@@ -94,9 +94,10 @@ from qdqtool.core.wording import REPAIR, Command, count_noun
 from qdqtool.graph.qdq.encode import is_number
 from qdqtool.graph.qdq.flow import STORED_INTEGERS, Flow, RepairContext, is_whole
 from qdqtool.graph.qdq.lower import MX_DEQUANTIZE
+from qdqtool.graph.qdq.unquantize import cut_below
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.matching.rule import Rule, Stage, Violation
-from qdqtool.matching.weights import StoredWeight, cut_below, store_again
+from qdqtool.matching.weights import StoredWeight, store_again
 from qdqtool.trt.ops import DEQUANTIZE, DYNAMIC_TYPES, FP4_DYNAMIC, QDQ
 
 # --- scale_value -----------------------------------------------------------------------------------------------------
@@ -540,7 +541,7 @@ def fix_zero_point(context: RepairContext) -> Iterator[Change]:
         scale = old if exact else max(-low, high) / INT8.qmax
         kind = str(context.integers(pair))
         context.restate(pair, np.asarray(scale))
-        source = cut_below(context, pair.tensor, cut) if low == 0 else pair.tensor
+        source = cut_below(context.edit, context.view, pair.tensor, cut) if low == 0 else pair.tensor
         relu = source != pair.tensor
         if relu:
             context.edit.connect(context.nodes[pair.quantize or ""], 0, source)

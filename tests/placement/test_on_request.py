@@ -17,10 +17,13 @@ from qdqtool.errors import QdqError, UsageError
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.qdq.find import find
 from qdqtool.graph.qdq.flow import Flow
+from qdqtool.graph.qdq.unquantize import float_graph
 from qdqtool.graph.view import Model
 from qdqtool.placement.repair import on_request
 from tests import models
 from tests.audit.graphs import Quantized
+from tests.graph.placing import opened
+from tests.graph.repairing import Sketch, apart
 from tests.placement.qdq import GRAPHS
 
 FACTORS = (0, 1)
@@ -172,3 +175,19 @@ def chain_of_convs(count: int) -> onnx.ModelProto:
         )
     graph.output(value, [1, 8, 8, 8])
     return graph.model()
+
+
+@pytest.mark.parametrize("named", ["conv2", "x2/Q"])
+@pytest.mark.parametrize(("factor", "step"), [(1, 0.005), (20, 6 / 255)], ids=["Relu", "Relu6"])
+def test_a_relu_that_a_zero_point_stood_for_stays_without_the_pair(
+    named: str, factor: int, step: float, tmp_path: Path
+) -> None:
+    s = Sketch()
+    y = s.convolved(s.pair(s.image(), "x1"), s.filters("w1"), name="conv1")
+    y = s.node("Mul", [y, s.constant("factor", np.float32(factor))], "large", name="large")
+    y = s.pair(y, "x2", step, 0, np.uint8)  # onnxruntime removes the Relu or Relu6 before such a pair
+    s.output(s.convolved(y, s.filters("w2"), name="conv2"))
+    proto = s.model()
+    model = opened(proto, tmp_path)
+    assert apart(proto, on_request(model, to_float=[named])[0]) < 0.1
+    assert apart(proto, float_graph(model)) < 0.1

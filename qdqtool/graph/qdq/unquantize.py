@@ -11,16 +11,17 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from qdqtool.core.tensors import INT8
+from qdqtool.core.placement import SlotKind
+from qdqtool.core.tensors import INT8, DType
 from qdqtool.graph.edit import Edit
 from qdqtool.graph.emulation.integer_form import attribute
 from qdqtool.graph.qdq.encode import decode, effective, is_number
-from qdqtool.graph.qdq.find import DEQUANTIZE, QUANTIZE
+from qdqtool.graph.qdq.find import DEQUANTIZE, QUANTIZE, find
 from qdqtool.graph.qdq.lift import lift
 from qdqtool.graph.qdq.zero_points import RECORD, ConstantWriter, ShiftedPair, with_constants
 from qdqtool.graph.sensitive import ADDING_TWO
-from qdqtool.graph.view import Model
-from qdqtool.trt.ops import CLAMPS, FP4_DYNAMIC
+from qdqtool.graph.view import GraphView, Model, Node
+from qdqtool.trt.ops import AVERAGE_POOLS, CLAMPS, FP4_DYNAMIC, GATES, QDQ, carried_inputs
 
 
 def float_graph(model: Model) -> Model:
@@ -28,7 +29,7 @@ def float_graph(model: Model) -> Model:
 
     Asymmetric pairs and integer biases are removed too. Computed integers have no float form and stay.
     """
-    lifted = lift(with_zero_points(model))[0].model
+    lifted = lift(with_zero_points(with_relus(model)))[0].model
     return unquantize(lifted, (node.name for node in lifted.view.nodes))
 
 
@@ -145,6 +146,78 @@ def _scale(edit: Edit, dequantize: onnx.NodeProto, makers: dict[str, onnx.NodePr
     if low is None or level is None or level.size != 1 or not (is_number(low) and is_number(level)):
         return None
     return effective(low, float(level.reshape(()))).astype(level.dtype)
+
+
+# --- cut below -------------------------------------------------------------------------------------------------------
+# Restores a Relu that a quantization range starting at zero had replaced.
+
+
+NEVER_NEGATIVE = GATES | {"Abs", "Exp", "ReduceL2", "Relu", "Softmax", "Sqrt"}
+_SIX = 6.0
+"""Largest result of Relu6. Ranges of other functions end there by chance only."""
+_LOWEST = {DType.UINT8: 0, DType.INT8: -128, DType.UINT16: 0, DType.INT16: -32768}
+
+
+def with_relus(model: Model) -> Model:
+    """Return the model with a Relu before each pair whose range starts at zero, if its input can be negative.
+
+    If the range ends at 6, a Clip to 6 follows. The results do not change. Without these pairs, the Relu or Relu6 that
+    a quantizer removed would be missing.
+    """
+    edit, cut = Edit(model), dict[str, str]()
+    nodes = {node.name: node for node in edit.nodes}
+    for pair in find(model):
+        starts = {_LOWEST.get(pair.dtype)} == set(pair.zero_point) and min(pair.scale, default=0) > 0
+        if starts and pair.quantize and pair.dequantize and pair.kind is SlotKind.ACTIVATION:
+            source = cut_below(edit, model.view, pair.tensor, cut)
+            end = max(pair.scale) * (2 ** (pair.dtype.bits or 8) - 1)
+            if source != pair.tensor and edit.opset >= 11 and math.isclose(end, _SIX, rel_tol=1e-3):
+                source = _cut_above(edit, source, nodes[pair.quantize])
+            edit.connect(nodes[pair.quantize], 0, source)
+    return edit.finish() if cut else model
+
+
+def _cut_above(edit: Edit, tensor: str, quantize: onnx.NodeProto) -> str:
+    scale, result = edit.value(quantize.input[1]), edit.fresh(f"{tensor}6")
+    six = edit.constant(f"{tensor}_six", np.asarray(_SIX, np.float32 if scale is None else scale.dtype))
+    edit.node("Clip", [tensor, "", six], [result], name=f"{tensor}_Clip")
+    return result
+
+
+def cut_below(edit: Edit, view: GraphView, tensor: str, cut: dict[str, str]) -> str:
+    """Insert a Relu after `tensor` and return its output. `cut` maps each tensor to its one Relu.
+
+    If `tensor` is never negative, return `tensor` itself.
+    """
+    if _never_negative(edit, view, tensor):
+        return tensor
+    if tensor not in cut:
+        cut[tensor] = edit.fresh(f"{tensor}_relu")
+        edit.node("Relu", [tensor], [cut[tensor]], name=f"{tensor}_Relu")
+    return cut[tensor]
+
+
+def _never_negative(edit: Edit, view: GraphView, tensor: str) -> bool:
+    """Return True if `tensor` is never negative, because none of the sources of its values is ever negative."""
+    waiting, visited = [tensor], {tensor}
+    while waiting:
+        node = view.producer(waiting.pop())
+        if node is None:
+            return False
+        carried = (0,) if node.op in QDQ | AVERAGE_POOLS else carried_inputs(view, node)
+        if not carried and not _is_positive(edit, node):
+            return False
+        fresh = {node.inputs[index] for index in carried} - visited
+        visited |= fresh
+        waiting += fresh
+    return True
+
+
+def _is_positive(edit: Edit, node: Node) -> bool:
+    if node.op != "Clip":
+        return node.op in NEVER_NEGATIVE
+    bound = edit.value(node.inputs[1]) if len(node.inputs) > 1 and node.inputs[1] else None
+    return bound is not None and float(bound) >= 0
 
 
 # --- zero points read -------------------------------------------------------------------------------------------------
