@@ -224,7 +224,7 @@ class Groups:
         varying = [tensor for tensor in node.inputs if not self._flow.view.is_constant(tensor)]
         if node.op not in AFFINE or len(varying) != 1:
             return ""
-        return varying[0] if varying[0] == node.inputs[0] or node.op in {"Add", "Mul"} else ""
+        return varying[0] if varying[0] == node.inputs[0] or node.op != "Sub" else ""
 
     def _is_stem_pool(self, group: LayerGroup, reader: Node) -> bool:
         """Return True if an INT8 stem (few input channels) fuses the next MaxPool. It can only if it writes INT8."""

@@ -118,9 +118,7 @@ _MOST_TROUBLES = 4000
 # Number of characters of a message that are kept; longer messages print a whole graph.
 _LONGEST = 2000
 _NO_FAILURE = frozenset({"dla-kind", "engine-missing"})
-"""Patterns of errors that do not decide alone: later messages show whether the layer falls back to the GPU, or
-whether the engine is built.
-"""
+"""Patterns of errors that do not decide alone: later messages show a fallback to the GPU, or a finished engine."""
 _KEPT = frozenset("WEF")
 _Key = tuple[str, tuple[str, ...]]
 
@@ -210,8 +208,7 @@ class TroublesCollector:
         # Lines of other programs that report a trouble, and lines without a prefix right after an error.
         self._others: list[_Said] = []
         self._further: dict[int, str] = {}
-        # The last line of a message of another program whose end is in the next line; 0 if there is none.
-        self._broken = 0
+        self._broken = 0  # last line of another program's message that may go on in the next line; 0 if none
         self._last_error = -_GOES_ON
         # The reason for which a kernel was skipped, which the next lines may continue, and its last line.
         self._open: tuple[_Said, int] = ((0, ""), -_GOES_ON)
@@ -294,8 +291,7 @@ class TroublesCollector:
             self._frame = (line, frame[1])
         if self._broken and line == self._broken + 1 and _is_continued(self._others[-1][1], text):
             begun, words = self._others[-1]
-            self._others[-1] = (begun, f"{words} {text}"[:_LONGEST])
-            self._broken = line
+            self._others[-1], self._broken = (begun, f"{words} {text}"[:_LONGEST]), line
             return
         is_full = len(self._others) == _MOST_OTHERS
         if _OTHERS.search(text) and (not is_full or _ERROR.search(text)):
@@ -312,10 +308,10 @@ class TroublesCollector:
 
     def _forget_other(self) -> bool:
         """Forget the first line of another program that is not known to stop a run; return False if there is none."""
-        at = next((at for at, (_, text) in enumerate(self._others) if not _stops(self._cause(text))), None)
-        if at is not None:
+        found_at = [at for at, (_, text) in enumerate(self._others) if not _stops(self._cause(text))][:1]
+        for at in found_at:
             del self._others[at]
-        return at is not None
+        return bool(found_at)
 
     def _keep(self, line: int, text: str, topic: str) -> None:
         cause = self._cause(text)
@@ -587,8 +583,8 @@ class TroublesCollector:
 
 def _is_continued(message: str, text: str) -> bool:
     """Return True if a line continues a message whose parenthesis is still open, or follows the class of its error."""
-    is_open = message.count("(") > message.count(")")
-    return is_open or (text.startswith("(") and message.endswith(" Error"))
+    follows = text.startswith("(") and message.endswith(" Error")
+    return follows or message.count("(") > message.count(")")
 
 
 def _states(cause: Cause | None) -> bool:
