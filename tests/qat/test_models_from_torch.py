@@ -11,6 +11,8 @@ import pytest
 
 import qdqtool
 from qdqtool.cli.app import run as cli
+from qdqtool.pipeline import torch_models
+from qdqtool.runtime.runner import open_runner
 
 torch = pytest.importorskip("torch", reason="models of torch need torch")
 pytest.importorskip("onnxscript", reason="torch writes ONNX by onnxscript")
@@ -108,6 +110,18 @@ def test_modules_and_programs_of_every_form_give_the_same_network() -> None:
         assert ran.sqnr is not None
         assert ran.sqnr.sqnr_db > 20
     assert expected.shape == (2, 10)
+
+
+def test_names_of_example_inputs_belong_to_their_inputs_in_any_order(tmp_path: Path) -> None:
+    class Masked(torch.nn.Module):
+        def forward(self, ids: Any, mask: Any = None, kinds: Any = None) -> Any:
+            return (ids + kinds) * mask
+
+    names = ("ids", "kinds", "mask")  # as a tokenizer of BERT returns them
+    path = torch_models.write((Masked(), {name: torch.ones(1, 4) for name in names}), tmp_path, "masked")
+    feeds = {name: np.full((1, 4), value, np.float32) for name, value in zip(names, (1, 2, 5), strict=True)}
+    (output,) = open_runner(path, description="masked").run(feeds).values()
+    assert output.tolist() == [[15.0] * 4]
 
 
 def test_a_data_loader_calibrates_like_the_arrays_that_are_in_it() -> None:

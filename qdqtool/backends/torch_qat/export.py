@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import io
 import logging
 import warnings
@@ -177,7 +178,10 @@ def export_example(module: Any, example: Any, path: Path) -> None:
             fix="pass (torch.nn.Module, example inputs)",
             where="model",
         )
-    named = dict(example) if isinstance(example, Mapping) else {}
+    # the exporter gives names in the order of forward(), so the dict must have this order too
+    order = {name: place for place, name in enumerate(inspect.signature(module.forward).parameters)}
+    by_name = example if isinstance(example, Mapping) else {}
+    named = {name: by_name[name] for name in sorted(by_name, key=lambda name: order.get(name, len(order)))}
     arguments = () if named else tuple(example) if isinstance(example, (tuple, list)) else (example,)
     names = list(named) or (
         [f"input{number}" for number in range(len(arguments))] if len(arguments) > 1 else ["input"]
