@@ -44,7 +44,7 @@ class NodeEvidence:
 
 
 def recipe_of(model: str, *changes: str, data: str = "") -> Recipe:
-    chosen = data or ("tokens" if model in {"attention", "transformer", "wide"} else "images")
+    chosen = data or ("tokens" if model in {"attention", "causal", "transformer", "wide"} else "images")
     named = [f"qat.model=networks.py:{model}", f"qat.data=networks.py:{chosen}"]
     few = ["qat.epochs=2", "qat.batch=16", "qat.threads=1", "calibrate.method=max"]
     return recipes.load("conv-int8", [*named, *few, *changes])

@@ -43,6 +43,18 @@ class Attention(nn.Module):
         return self.out(weights @ self.value(tokens)).mean(1)
 
 
+class Causal(Attention):
+    """Attention whose mask is a buffer with -Inf."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mask", torch.full((6, 6), -torch.inf).triu(1))
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        scores = self.query(tokens) @ self.key(tokens).transpose(1, 2) / 4.0
+        return self.out(torch.softmax(scores + self.mask, dim=-1) @ self.value(tokens)).mean(1)
+
+
 class Residual(nn.Module):
     """Two blocks with shortcuts, one of them a strided convolution."""
 
@@ -161,6 +173,10 @@ def mixed() -> nn.Module:
 
 def attention() -> nn.Module:
     return _seeded(Attention)
+
+
+def causal() -> nn.Module:
+    return _seeded(Causal)
 
 
 def residual() -> nn.Module:

@@ -207,6 +207,11 @@ def test_a_gradient_that_is_no_number_stops_before_the_checkpoint(tmp_path: Path
         assert all(torch.isfinite(value).all() for value in state["network"].values())
 
 
+def test_a_mask_of_minus_infinity_does_not_stop_the_training(tmp_path: Path) -> None:
+    _, trained = fit(tmp_path, "qat.epochs=1", model="causal")
+    assert [epoch.number for epoch in trained.epochs] == [0, 1]
+
+
 @pytest.fixture(autouse=True)
 def _first_step() -> None:
     networks.exploding.steps = 0

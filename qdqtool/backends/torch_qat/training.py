@@ -236,6 +236,8 @@ class _TrainingRun:
         self.epoch = 0
         self.records: list[Epoch] = []
         self._validated = 0
+        # masks of attention may hold -Inf from the start
+        self._unbounded = {name for name, value in self.network.state_dict().items() if not _is_finite(value)}
 
     def resume(self) -> None:
         """Resume from the last checkpoint, or begin with epoch 0."""
@@ -299,7 +301,7 @@ class _TrainingRun:
         A finite loss can have NaN gradients, which would show only after the checkpoint.
         """
         for name, value in self.network.state_dict().items():
-            if not bool(torch.isfinite(value).all()):
+            if name not in self._unbounded and not _is_finite(value):
                 raise UsageError(
                     f"{name} became NaN or infinite in epoch {self.epoch + 1}; the checkpoint of epoch {self.epoch} "
                     "is kept",
@@ -378,6 +380,10 @@ class _TrainingRun:
             return 1.0
         share = (step - warm) / max(1, self.options.epochs * self.steps - warm)
         return 0.5 * (1 + math.cos(math.pi * min(1.0, share)))
+
+
+def _is_finite(value: torch.Tensor) -> bool:
+    return bool(torch.isfinite(value).all())
 
 
 def _seed(number: int) -> None:
