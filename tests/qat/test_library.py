@@ -485,6 +485,23 @@ def test_inputs_that_are_not_passed_keep_their_defaults(tmp_path: Path) -> None:
         qat.prepare(network, {"images": IMAGES[:2]})
 
 
+class Prefixed(nn.Module):
+    """An input whose name begins with the name of an input that keeps its default."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(16, 16)
+
+    def forward(self, tokens, mask_tokens, mask=None):
+        value = self.head(tokens) + mask_tokens
+        return value if mask is None else value * mask
+
+
+def test_an_input_named_like_one_with_a_default_stays(tmp_path: Path) -> None:
+    example = (torch.ones(1, 6, 16), torch.ones(1, 6, 16))
+    assert qat.prepare(seeded(Prefixed), example, settings=SETTINGS).inputs == ("tokens", "mask_tokens")
+
+
 @pytest.mark.parametrize("masked", [False, True], ids=["plain", "masked"])
 def test_both_products_of_an_attention_are_trained(tmp_path: Path, masked: bool) -> None:
     network = seeded(Scores)

@@ -267,7 +267,8 @@ def _defaults(model: nn.Module, count: int, names: tuple[str, ...]) -> dict[str,
 def _without(traced: fx.GraphModule, defaults: Mapping[str, Any]) -> fx.GraphModule:
     """Remove forward() inputs that keep their default values, and the tracer's checks of them."""
     for node in list(traced.graph.nodes):
-        if node.op == "placeholder" and str(node.target).rpartition("_")[0] in defaults:
+        name, _, number = str(node.target).rpartition("_")  # torch.fx numbers the inputs that it fixes
+        if node.op == "placeholder" and name in defaults and number.isdecimal():
             _erase(node)
         elif node.op == "placeholder" and str(node.target).startswith("*") and not node.users:
             traced.graph.erase_node(node)
