@@ -11,9 +11,10 @@ import pytest
 torch = pytest.importorskip("torch", reason="needs torch: pip install 'qdqtool[qat]'")
 
 from qdqtool.backends.torch_qat.data import Feed  # noqa: E402
+from qdqtool.backends.torch_qat.flat import join_batches, pick_samples  # noqa: E402
 from qdqtool.cli.app import run as command  # noqa: E402
 from qdqtool.core.kinds import QAT  # noqa: E402
-from qdqtool.errors import InputFileError  # noqa: E402
+from qdqtool.errors import InputFileError, UsageError  # noqa: E402
 from tests.qat.material import HERE  # noqa: E402
 
 EXAMPLE = HERE.parents[1] / "recipes" / "examples" / "qat_detector" / "network.py"
@@ -113,9 +114,9 @@ def test_targets_of_any_structure_reach_the_loss() -> None:
     assert len(feed) == 3
     batches = list(feed.batches())
     assert [len(batch["boxes"]) for _, batch in batches] == [4, 4, 2]
-    columns, gathered = feed.gathered(5)
+    columns, _ = feed.gathered(5)
     assert len(columns[0]) == 5
-    assert gathered["kinds"].tolist() == [0, 1, 2, 3, 4]
+    assert join_batches([batch for _, batch in batches], [4, 4, 2])["kinds"].tolist() == list(range(10))
     pairs = [
         (image, {"boxes": box, "kind": kind})
         for image, box, kind in zip(images, targets["boxes"], range(10), strict=True)
@@ -133,3 +134,20 @@ def test_targets_of_any_structure_reach_the_loss() -> None:
     assert first["kind"].tolist() == [0, 1, 2, 3]
     with pytest.raises(InputFileError, match="inputs for"):
         Feed(lambda _: (images, torch.arange(9)), "train", batch=4, seed=0)
+
+
+def test_boxes_of_each_picture_are_joined_over_batches() -> None:
+    boxes = [{"boxes": torch.full((number % 3, 4), float(number))} for number in range(10)]
+    joined = join_batches([boxes[:4], boxes[4:7], boxes[7:8], boxes[8:]], [4, 3, 1, 2])
+    assert [len(entry["boxes"]) for entry in joined] == [0, 1, 2, 0, 1, 2, 0, 1, 2, 0]
+    assert [entry["boxes"].tolist() for entry in pick_samples(joined, [7, 2], 10)] == [
+        [[7.0] * 4],
+        [[2.0] * 4] * 2,
+    ]
+
+
+@pytest.mark.parametrize("rows", [(5, 5), (5, 3)])
+def test_boxes_without_a_picture_are_not_lost_silently(rows: tuple[int, int]) -> None:
+    batches = [{"boxes": torch.rand(count, 4)} for count in rows]
+    with pytest.raises(UsageError, match=r"shape \(5, 4\) in a batch of 2 has no row per sample"):
+        join_batches(batches, [2, 2])

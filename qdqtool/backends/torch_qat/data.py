@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from qdqtool.backends.torch_qat.flat import join_batches, map_tensors, pick_samples, tensors
+from qdqtool.backends.torch_qat.flat import map_tensors, tensors
 from qdqtool.errors import InputFileError, UsageError
 
 Batch = tuple[tuple[torch.Tensor, ...], Any]
@@ -96,19 +96,17 @@ class Feed:
         )
 
     def gathered(self, limit: int | None = None) -> tuple[tuple[Any, ...], Any]:
-        """Return inputs and targets of the first `limit` samples as numpy arrays."""
-        inputs, targets, counts = [], [], []
+        """Return inputs and targets of the first `limit` samples as numpy arrays; None for targets in a structure."""
+        inputs, targets, count = [], [], 0
         for values, target in self.batches():
             inputs.append(values)
             targets.append(target)
-            counts.append(len(values[0]))
-            if limit is not None and sum(counts) >= limit:
+            count += len(values[0])
+            if limit is not None and count >= limit:
                 break
         columns = tuple(torch.cat(column)[:limit].numpy() for column in zip(*inputs, strict=True))
-        rows = torch.arange(len(columns[0]))
-        return columns, map_tensors(
-            pick_samples(join_batches(targets, counts), rows, sum(counts)), torch.Tensor.numpy
-        )
+        is_tensor = all(isinstance(target, torch.Tensor) for target in targets)
+        return columns, torch.cat(targets)[:limit].numpy() if is_tensor else None
 
     def _raw(self, epoch: int | None) -> Iterator[Any]:
         if self._arrays is None and not _is_map(self._source):

@@ -427,14 +427,46 @@ def map_tensors(value: Any, change: Callable[[torch.Tensor], Any]) -> Any:
 def join_batches(batches: Sequence[Any], counts: Sequence[int]) -> Any:
     """Join batches into one structure; `counts` has the number of samples of each batch.
 
-    Tensors without a sample dimension come from the first batch.
+    Lists with an entry for each sample, such as the boxes of each picture, become one list. A tensor without a sample
+    dimension must be equal in all batches, or be a single number, which comes from the first batch.
+
+    Raises:
+        UsageError: values of later batches would be lost.
     """
-    columns = zip(*(tensors(batch) for batch in batches), strict=True)
-    leaves = iter(
-        torch.cat(column) if column[0].ndim and len(column[0]) == counts[0] else column[0]
-        for column in columns
-    )
+    if _is_per_sample(batches, counts):
+        return [entry for batch in batches for entry in batch]
+    columns = [tensors(batch) for batch in batches]
+    if len({len(column) for column in columns}) > 1:
+        raise _unjoinable("the number of tensors differs between batches")
+    leaves = iter([_join_column(column, counts) for column in zip(*columns, strict=True)])
     return map_tensors(batches[0], lambda _: next(leaves))
+
+
+def _join_column(column: Sequence[torch.Tensor], counts: Sequence[int]) -> torch.Tensor:
+    first = column[0]
+    if first.ndim and all(len(value) == count for value, count in zip(column, counts, strict=True)):
+        return torch.cat(list(column))
+    if first.ndim and not all(torch.equal(first, value) for value in column):
+        raise _unjoinable(
+            f"a tensor of shape {tuple(first.shape)} in a batch of {counts[0]} has no row per sample"
+        )
+    return first
+
+
+def _unjoinable(problem: str) -> UsageError:
+    return UsageError(
+        f"the batches cannot be joined for the metric: {problem}",
+        fix="return tensors with one row per sample, filled up to one length, or a list with one entry per sample",
+        where="qat.metric",
+    )
+
+
+def _is_per_sample(batches: Sequence[Any], counts: Sequence[int]) -> bool:
+    """Return True if all batches are lists with one entry per sample, and not of tensors with one row per sample."""
+    pairs = list(zip(batches, counts, strict=True))
+    are_long = all(isinstance(batch, (tuple, list)) and len(batch) == count for batch, count in pairs)
+    leaves = ((leaf, count) for batch, count in pairs for leaf in tensors(batch))
+    return are_long and any(not leaf.ndim or len(leaf) != count for leaf, count in leaves)
 
 
 def pick_samples(value: Any, rows: Any, count: int) -> Any:
@@ -443,6 +475,8 @@ def pick_samples(value: Any, rows: Any, count: int) -> Any:
     A tensor whose first dimension is `count` has one row per sample; other tensors are returned whole.
     """
     chosen = torch.as_tensor(rows)
+    if _is_per_sample([value], [count]):
+        return [value[row] for row in chosen.tolist()]
     return map_tensors(value, lambda leaf: leaf[chosen] if leaf.ndim and len(leaf) == count else leaf)
 
 
