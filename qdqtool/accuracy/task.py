@@ -469,8 +469,7 @@ def own_rows(outputs: Outputs, sample: Sample, extra: int = 0) -> dict[str, NDAr
 def first_row(output: NDArray[Any], sample: Sample) -> NDArray[Any]:
     """Return the first row of an output if the sample has a batch of several rows; otherwise the whole output."""
     batch = next((feed.shape[0] for feed in sample.feeds.values() if feed.ndim), 1)
-    has_rows = output.ndim > 1 or (output.ndim == 1 and output.dtype.kind in "iu")  # or class numbers
-    return output[:1] if batch > 1 and has_rows and output.shape[0] == batch else output
+    return output[:1] if batch > 1 and output.ndim and output.shape[0] == batch else output
 
 
 def least_classes(label: int | None) -> int:

@@ -176,3 +176,10 @@ def test_class_numbers_of_a_fixed_batch_are_one_answer_for_each_sample() -> None
         task.add({"y": np.full(4, 7)}, {"y": np.full(4, number)}, sample)
     (result,) = task.results()
     assert (result.metric, result.reference, result.candidate) == ("top1", 100, 50)
+
+
+def test_values_of_a_fixed_batch_are_not_scores_of_classes() -> None:
+    task = Task("agreement")
+    sample = Sample(name="s", feeds={"x": np.zeros((8, 2), np.float32)})
+    task.add({"y": np.full(8, 0.9, np.float32)}, {"y": np.full(8, 0.1, np.float32)}, sample)
+    assert task.results() == ()
