@@ -485,6 +485,13 @@ def test_inputs_that_are_not_passed_keep_their_defaults(tmp_path: Path) -> None:
         qat.prepare(network, {"images": IMAGES[:2]})
 
 
+@pytest.mark.parametrize("norms", ["fold", "freeze"])
+def test_a_norm_without_statistics_is_refused_by_the_exporter(norms: str) -> None:
+    network = nn.Sequential(nn.Conv2d(3, 16, 3), nn.BatchNorm2d(16, track_running_stats=False))
+    with pytest.raises(UsageError, match="exporter refuses the network"):
+        qat.prepare(network, IMAGES[:2], settings={**SETTINGS, "qat.batchnorm": norms})
+
+
 class Prefixed(nn.Module):
     """An input whose name begins with the name of an input that keeps its default."""
 

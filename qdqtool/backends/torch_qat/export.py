@@ -74,10 +74,10 @@ def _write(flat: fx.GraphModule, inputs: Inputs, draft: Path, *, exporter: str, 
                 _dynamo(flat, inputs, draft, opset)
             else:
                 _legacy(flat, inputs, draft, opset)
-        except (RuntimeError, TypeError, ValueError, torch.onnx.errors.OnnxExporterError) as error:
+        except Exception as error:
             alternative = "legacy" if exporter == "dynamo" else "dynamo"
             raise UsageError(
-                f"the {exporter} exporter refuses the network: {' '.join(str(error).split())[:400]}",
+                f"the {exporter} exporter refuses the network: {_short(error)}",
                 fix=f"try {Setting('qat.exporter', alternative)}, or another qat.opset",
                 where="qat.exporter",
             ) from error

@@ -299,7 +299,7 @@ def fold_norms(flat: fx.GraphModule) -> fx.GraphModule:
     steps = {node.name: node for node in flat.graph.nodes}
     for node in list(steps.values()):
         norm = flat.get_submodule(node.name) if node.op == "call_module" else None
-        if not isinstance(norm, NORMS):
+        if not isinstance(norm, NORMS) or norm.running_mean is None:
             continue
         before = node.all_input_nodes[0]
         layer = flat.get_submodule(before.name) if before.op == "call_module" else None
