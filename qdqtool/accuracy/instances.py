@@ -141,13 +141,18 @@ def compare_labels(
 def _compare_labelled_keypoints(
     values: Sequence[Floats], points: Sequence[Floats], corners: Floats
 ) -> tuple[tuple[str, str], tuple[Floats, Floats], NDArray[np.bool_]] | None:
+    # the labels say what a value is: a damaged visibility, or no detection, must not leave out the picture
+    extra = values[0].shape[1]
+    depths = (depth for depth in (_FLAT, _DEEP) if all(len(truth) * depth == extra for truth in points))
+    depth = next(depths, None)
+    if depth is None or any(truth.shape[1] != _DEEP for truth in points):
+        return None
     sides = []
     for rows in values:
-        depth = _depth(rows)
-        if depth is None or any(truth.shape != (rows.shape[1] // depth, _DEEP) for truth in points):
-            return None
-        detected = rows.reshape(len(rows), -1, depth)
-        shares = [_similarity(truth, detected, box) for truth, box in zip(points, corners, strict=True)]
+        pairs = zip(points, corners, strict=True)
+        shares = [
+            _similarity(truth, rows.reshape(len(rows), extra // depth, depth), box) for truth, box in pairs
+        ]
         sides.append(np.stack(shares, axis=1) if shares else np.zeros((len(rows), 0)))
     ignored = np.array([not truth[:, 2].any() for truth in points], bool)
     return KEYPOINT_MAPS, (sides[0], sides[1]), ignored

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -260,6 +261,19 @@ def test_keypoints_are_measured_with_labelled_ones_and_objects_without_any_are_i
     assert 5 < whole < small < 100
     assert results["keypoint mAP50"].reference == pytest.approx(small)
     assert results["keypoint mAP50-95"].reference == pytest.approx(whole)
+
+
+@pytest.mark.parametrize("damage", [lambda boxes: boxes * 0, lambda boxes: boxes + 2 * (np.arange(21) == 8)])
+def test_a_candidate_without_boxes_or_with_damaged_visibility_counts(
+    damage: Callable[[np.ndarray], np.ndarray],
+) -> None:
+    rng = np.random.default_rng(5)
+    truth = rng.uniform(10, 50, (3, 5, 3))
+    truth[..., 2] = 1
+    output, sample = labelled(rng, list(truth), 15, truth, {})
+    task = Task("agreement", 15)
+    task.add(output, {"boxes": damage(output["boxes"])}, sample)
+    assert "keypoint mAP50" in {entry.metric for entry in task.results()}
 
 
 def test_labels_of_another_kind_than_the_model_give_no_figure() -> None:
