@@ -368,13 +368,13 @@ def as_float(nodes: Iterable[str], *, placed: bool) -> str:
     return f"{typed} leaves {'it' if len(names) == 1 else 'them'} float"
 
 
-def excluding(nodes: Iterable[str]) -> str:
-    r"""Return the setting that keeps only these nodes float.
+def excluding(nodes: Iterable[str], excluded: Iterable[str] = ()) -> str:
+    r"""Return the setting that keeps only these nodes float, and those that match the patterns `excluded`.
 
     >>> excluding(["/head/Gemm", "a[1]"])
     '--set \'place.exclude=[/head/Gemm, "a[[]1]"]\''
     """
-    return setting("place.exclude", map(as_glob, nodes))
+    return setting("place.exclude", (*map(_quoted, excluded), *map(as_glob, nodes)))
 
 
 def as_glob(name: str) -> str:

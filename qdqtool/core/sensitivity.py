@@ -172,6 +172,7 @@ class Sensitivity(Displayable):
         advice: the smallest set that meets the limit; None without a limit, or if no set meets it.
         notes: remarks that a reader needs.
         cures: tried changes for the whole network, the best first.
+        excluded: patterns of the nodes that the recipe keeps float in any case.
     """
 
     model: str
@@ -183,6 +184,7 @@ class Sensitivity(Displayable):
     advice: FloatSet | None = None
     notes: tuple[str, ...] = ()
     cures: tuple[Cure, ...] = ()
+    excluded: Annotated[tuple[str, ...], Field(exclude_if=lambda value: not value)] = ()
 
     def headline(self) -> str:
         """Return the model, its SQNR, and the nodes that cause most noise."""

@@ -52,7 +52,7 @@ def advice(study: Sensitivity) -> str:
         return ""
     if not study.advice.kept:
         return "the limit is met with every node quantized"
-    return f"keep {count_noun(len(study.advice.kept), 'node')} float ({words.float_set(study.advice)}): {excluding(study.advice.kept)}"
+    return f"keep {count_noun(len(study.advice.kept), 'node')} float ({words.float_set(study.advice)}): {excluding(study.advice.kept, study.excluded)}"
 
 
 def cause(noise: NoiseCause) -> str:

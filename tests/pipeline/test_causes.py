@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +21,7 @@ from qdqtool.cli.app import run
 from qdqtool.core.calibration import CalibrationTable
 from qdqtool.core.evidence import record_gain
 from qdqtool.core.kinds import SENSITIVITY
-from qdqtool.core.recipe import CalibrationOptions, InsertOptions, PlacementOptions
+from qdqtool.core.recipe import CalibrationOptions, InsertOptions, PlacementOptions, Recipe
 from qdqtool.core.sensitivity import CauseKind, NoiseCause, Sensitivity
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.onnx_io.save import serialize
@@ -28,8 +29,10 @@ from qdqtool.graph.qdq.find import find
 from qdqtool.graph.qdq.insert import insert
 from qdqtool.graph.typed.convert import convert
 from qdqtool.graph.view import Model
+from qdqtool.pipeline.recipes import change_recipe
 from qdqtool.pipeline.search.causes import diagnose_nodes
 from qdqtool.placement.decide import decide
+from qdqtool.report import sensitivity_charts
 from tests import models
 
 COUNT = 6
@@ -233,6 +236,14 @@ def test_following_a_cure_brings_what_it_was_measured_to_bring(
     assert before.whole.sqnr_db is not None
     assert after.whole.sqnr_db is not None
     assert cure.gain_db == pytest.approx(after.whole.sqnr_db - before.whole.sqnr_db, abs=0.1)
+
+
+def test_advice_repeats_the_nodes_that_the_recipe_excludes(tmp_path: Path) -> None:
+    study = studied(tmp_path, models.conv_chain(), chain(), 'place.exclude=["conv[2]"]')
+    (cure,) = (cure for row in study.nodes for cure in row.cures if cure.what == "float")
+    assert change_recipe(Recipe(), cure.settings).place.exclude == ("conv[2]", "conv1")
+    advised = replace(study, advice=study.curve[0])
+    assert sensitivity_charts.advice(advised).endswith("--set 'place.exclude=[\"conv[2]\", conv1]'")
 
 
 def test_without_causes_nothing_is_tried(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

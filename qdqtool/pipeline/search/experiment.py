@@ -50,9 +50,10 @@ class NetworkEdit:
         return record_gain(self.what, self.settings, before, after)
 
 
-def kept_float(name: str, nodes: Iterable[str]) -> NetworkEdit:
-    """Return the edit that keeps these nodes float."""
-    return NetworkEdit(what=name, settings=(f"place.exclude={json.dumps([escape(name) for name in nodes])}",))
+def kept_float(name: str, nodes: Iterable[str], excluded: Sequence[str] = ()) -> NetworkEdit:
+    """Return the edit that keeps these nodes float, and also the nodes that the recipe excludes with patterns `excluded`."""
+    patterns = json.dumps([*excluded, *map(escape, nodes)])
+    return NetworkEdit(what=name, settings=(f"place.exclude={patterns}",))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -81,11 +81,13 @@ class Subject:
         name: its file name.
         ops: operator type of every switchable node.
         compute: all compute nodes of the model.
+        excluded: patterns of the nodes that the recipe keeps float; advice repeats them, because a setting replaces them.
     """
 
     name: str
     ops: Mapping[str, str]
     compute: frozenset[str]
+    excluded: tuple[str, ...] = ()
 
 
 def sensitivity(
@@ -143,7 +145,8 @@ def sensitivity(
         ),
         advice=search.run().chosen if is_limited else None,
         notes=_notes(names, estimate, exact, options),
-        cures=_ends_cure(bench.nodes, units, exact),
+        cures=_ends_cure(bench.nodes, units, exact, subject.excluded),
+        excluded=subject.excluded,
     )
 
 
@@ -164,10 +167,11 @@ def _ends_float(nodes: Sequence[str], units: Units, options: SensitivityOptions)
     return {_ENDS: [name for name, members in units.members.items() if not ends.intersection(members)]}
 
 
-def _ends_cure(nodes: Sequence[str], units: Units, exact: Mapping[str, SubsetOutcome]) -> tuple[Cure, ...]:
+def _ends_cure(
+    nodes: Sequence[str], units: Units, exact: Mapping[str, SubsetOutcome], excluded: tuple[str, ...]
+) -> tuple[Cure, ...]:
     outcome = exact.get(_ENDS)
-    ends = _ends(nodes, units)
-    edit = kept_float("first and last layer float", ends)
+    edit = kept_float("first and last layer float", _ends(nodes, units), excluded)
     return () if outcome is None else (edit.gain(exact[_WHOLE].shares, outcome.shares),)
 
 
@@ -206,7 +210,7 @@ def _row(
         exact=without is not None,
         alone_low=None if ends is None else ends[0],
         alone_high=None if ends is None else ends[1],
-        cures=(kept_float("float", members).gain(exact[_WHOLE].shares, without.shares),)
+        cures=(kept_float("float", members, subject.excluded).gain(exact[_WHOLE].shares, without.shares),)
         if without and options.causes
         else (),
     )
@@ -330,6 +334,7 @@ def study(request: SensitivityRequest, on_step: OnStep) -> Sensitivity:
         name=request.model.name,
         ops={node: ops[node] for node in staged.nodes},
         compute=network.compute,
+        excluded=recipe.place.exclude,
     )
     result = sensitivity(
         bench, study_subject, samples, request.options, lambda done, total: on_step("run", done, total)
