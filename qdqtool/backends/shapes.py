@@ -83,6 +83,11 @@ def profiles(
     return tuple(entries), tuple(notes)
 
 
+def usual_of(profiles: Iterable[InputProfile]) -> dict[str, Shape]:
+    """Return the usual shape of each dynamic input of these profiles."""
+    return {profile.name: profile.opt for profile in profiles if not profile.is_value}
+
+
 _HEIGHT_WIDTH, _TOKENS = 224, 128
 """Usual height and width of images, and usual length of texts, if the model leaves their size open."""
 _COLOURS = frozenset({1, 3, 4})

@@ -106,12 +106,12 @@ def test_a_search_that_is_stopped_continues_with_its_times(
     measured: list[Path] = []
     time_models = clock.time_models
 
-    def measure(host, both, folder, trtexec, flags):
+    def measure(host, both, folder, trtexec, flags, shapes):
         if len(measured) == 1:
             measured.append(folder)
             raise end
         measured.append(folder)
-        return time_models(host, both, folder, trtexec, flags)
+        return time_models(host, both, folder, trtexec, flags, shapes=shapes)
 
     monkeypatch.setattr(clock, "time_models", measure)
     command = line(tmp_path)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from qdqtool.backends.shapes import Shapes
 from qdqtool.backends.timing.measure import TIMING, Timing
 from qdqtool.core.fixes import TimeGain
 from qdqtool.errors import BuildError
@@ -26,16 +27,24 @@ class HostClock:
         folder: for times and the files that are sent.
         flags: further flags of trtexec.
         cache: folder of finished builds with the patterns of earlier searches, or None.
+        shapes: of dynamic inputs; None takes shapes with which each model runs.
 
     """
 
     def __init__(
-        self, host: Host, trtexec: str, folder: Path, flags: Sequence[str] = (), cache: Path | None = None
+        self,
+        host: Host,
+        trtexec: str,
+        folder: Path,
+        flags: Sequence[str] = (),
+        cache: Path | None = None,
+        shapes: Shapes | None = None,
     ) -> None:
         self._host = host
         self._trtexec = trtexec
         self._folder = folder
         self._flags = list(flags)
+        self._shapes = shapes
         gpu, release = identify(host, trtexec)
         self.patterns = SlowerPatterns(cache, gpu, release, tuple(flags))
         self.measures = ""
@@ -63,11 +72,11 @@ class HostClock:
         return self.patterns.weigh(timing, pattern, self._host.word)
 
     def _time(self, before: Path, after: Path) -> Timing:
-        about = [self._host.word, self._trtexec, digest_models((before, after)), self._flags]
+        about = [self._host.word, self._trtexec, digest_models((before, after)), self._flags, self._shapes]
         folder = self._folder / digest_of(about)
         finished = folder / "timing.json"
         if not finished.is_file():
-            TIMING.write(
-                finished, time_models((self._host,), (before, after), folder, self._trtexec, self._flags)
-            )
+            pair, shapes = (before, after), self._shapes
+            timing = time_models((self._host,), pair, folder, self._trtexec, self._flags, shapes=shapes)
+            TIMING.write(finished, timing)
         return TIMING.read(finished)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from qdqtool.auditing.full_audit import with_findings
+from qdqtool.backends.shapes import usual_of
 from qdqtool.buildlog import read as read_log
 from qdqtool.buildlog.outputs import write_events
 from qdqtool.calibration.histograms import EQUALIZED
@@ -124,7 +125,12 @@ def fix(request: FixRequest, on_build: OnBuild) -> tuple[FixReport, tuple[Findin
             None
             if host is None
             else HostClock(
-                host, request.trtexec, request.out / BUILDS, builder_flags(request.recipe), request.cache
+                host,
+                request.trtexec,
+                request.out / BUILDS,
+                builder_flags(request.recipe),
+                request.cache,
+                usual_of(shapes),
             )
         )
         search = _open_search(request, builder, Path(bench), clock)

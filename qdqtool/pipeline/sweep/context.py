@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from qdqtool.accuracy.side_by_side import Remembered
 from qdqtool.backends.building.procedure import external_files
+from qdqtool.backends.shapes import Shapes, usual_of
 from qdqtool.core.comparison import Comparison
 from qdqtool.core.kinds import ACCURACY, PLACEMENT, REPORT
 from qdqtool.core.placement import SlotKind
@@ -401,6 +402,12 @@ class SweepContext:
     def flags_of(self, settings: tuple[str, ...]) -> tuple[str, ...]:
         """Return the builder flags of the configuration `settings`; () stands for the base recipe."""
         return builder_flags(self._trial_request(settings, self.base.out).recipe)
+
+    @property
+    def shapes(self) -> Shapes:
+        """The usual shapes of dynamic inputs, as engines are built for."""
+        profiles, _ = steps.profiles_of(self._base_run)
+        return usual_of(profiles)
 
     def thin_out(self, settings: tuple[str, ...]) -> None:
         """Remove the calibration files of a trial that no later run continues."""

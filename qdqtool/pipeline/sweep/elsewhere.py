@@ -25,7 +25,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from qdqtool.backends.building.procedure import external_files
 from qdqtool.backends.flags import absolute, parse_flags
-from qdqtool.backends.shapes import format_shapes
+from qdqtool.backends.shapes import Shapes, format_shapes
 from qdqtool.backends.timing.measure import LayerProfile, Timing
 from qdqtool.backends.timing.series import Series, judge, summarize
 from qdqtool.backends.timing.trtexec_times import LayerTime
@@ -254,6 +254,7 @@ def time_models(
     trtexec: str = "",
     flags: Sequence[str] = (),
     options: Sequence[str] = (),
+    shapes: Shapes | None = None,
 ) -> Timing:
     """Time ONNX models with trtexec on machines. Each machine builds its own engines.
 
@@ -266,6 +267,7 @@ def time_models(
         trtexec: the program there; "" looks for it.
         flags: further flags of trtexec, as `--useDLACore=0`.
         options: further options of the script, as `--profile`.
+        shapes: of dynamic inputs; None takes shapes with which each model runs.
 
     Raises:
         MissingPackage, InputFileError: as `time_on`.
@@ -274,7 +276,7 @@ def time_models(
     """
     for host in hosts:
         check_host(host, trtexec)
-    export_models(models, folder, flags)
+    export_models(models, folder, flags, shapes)
     files = time_on_all(hosts, folder, trtexec, options)
     names = {f"{number:04}": path for number, path in enumerate(models)}
     timings = [
@@ -500,6 +502,7 @@ def export(
     models: Mapping[int, Path],
     folder: Path,
     flags_of: Callable[[tuple[str, ...]], Sequence[str]],
+    shapes: Shapes | None = None,
 ) -> Path:
     """Write the float models, the models of all finished trials, and a script that times them. Return the script.
 
@@ -509,6 +512,7 @@ def export(
         models: the Q/DQ models of the trials by their numbers.
         folder: made if it is not there.
         flags_of: returns further flags of trtexec for the settings of a trial, and for () those of the float models.
+        shapes: of dynamic inputs; None takes shapes with which each model runs.
 
     Raises:
         InputFileError: a file cannot be written.
@@ -516,18 +520,20 @@ def export(
     make_folder(folder)
     done = [trial for trial in sweep.trials if trial.outcome is not None]
     entries = [
-        _write_entry(path, FLOATS[name], folder, flags_of(()), weakly=("--fp16",) if name == "FP16" else ())
+        _write_entry(path, FLOATS[name], folder, flags_of(()), shapes, ("--fp16",) if name == "FP16" else ())
         for name, path in floats.items()
     ]
     for trial in done:
         assert trial.outcome is not None
         flags = flags_of(trial.outcome.settings)
         model = models[trial.number]
-        entries.append(_write_entry(model, name_of(trial), folder, flags, weakly=_QUANTIZED))
+        entries.append(_write_entry(model, name_of(trial), folder, flags, shapes, _QUANTIZED))
     return _with_script(folder, digest(sweep), entries)
 
 
-def export_models(models: Sequence[Path], folder: Path, flags: Sequence[str] = ()) -> Path:
+def export_models(
+    models: Sequence[Path], folder: Path, flags: Sequence[str] = (), shapes: Shapes | None = None
+) -> Path:
     """Write models with numbers as names, and the script that times them, as `export` does. Return the script.
 
     Raises:
@@ -537,7 +543,7 @@ def export_models(models: Sequence[Path], folder: Path, flags: Sequence[str] = (
     refuse_own(flags)
     make_folder(folder)
     entries = [
-        _write_entry(path, f"{number:04}", folder, flags, weakly=_QUANTIZED)
+        _write_entry(path, f"{number:04}", folder, flags, shapes, _QUANTIZED)
         for number, path in enumerate(models)
     ]
     return _with_script(folder, digest_models(models), entries)
@@ -677,20 +683,14 @@ def read_times(path: Path) -> MeasuredTimes:
 
 
 def _write_entry(
-    model: Path, name: str, folder: Path, flags: Sequence[str], *, weakly: Sequence[str]
+    model: Path, name: str, folder: Path, flags: Sequence[str], shapes: Shapes | None, weakly: Sequence[str]
 ) -> Mapping[str, Any]:
     """Write a model and return its manifest entry; `weakly`: flags such as --int8, for trtexec without strong typing."""
     opened = load(model)
     write(opened, folder / f"{name}.onnx", step="sweep")
-    shapes = shapes_of(opened)
-    text = format_shapes(shapes) if shapes else ""
-    return {
-        "name": name,
-        "file": f"{name}.onnx",
-        "shapes": text,
-        "weakly": list(weakly),
-        "flags": list(flags),
-    }
+    text = format_shapes(shapes_of(opened) if shapes is None else shapes)
+    entry = {"name": name, "file": f"{name}.onnx", "shapes": text}
+    return {**entry, "weakly": list(weakly), "flags": list(flags)}
 
 
 def name_of(trial: Trial) -> str:

@@ -364,7 +364,7 @@ def _export(
         for name in (point.name for point in result.floats if point.name not in floats):
             floats[name] = bench.float_model(name)
             files.append(floats[name])
-        export(result, floats, models, folder, bench.flags_of)
+        export(result, floats, models, folder, bench.flags_of, bench.shapes)
         return result, edits
     finally:
         for path in files:
