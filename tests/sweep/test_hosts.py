@@ -5,6 +5,7 @@ from __future__ import annotations
 import getpass
 import json
 import os
+import shlex
 import shutil
 import socket
 import subprocess
@@ -151,12 +152,14 @@ def test_a_word_that_is_no_host_or_an_option_of_ssh_is_refused(word: str) -> Non
 
 
 def test_the_plan_says_what_is_sent_and_run(tmp_path: Path) -> None:
-    lines = plan(["ssh://me@orin:2222"], tmp_path, 4, "/opt/trtexec")
+    folder = tmp_path / "my models"
+    lines = plan(["ssh://me@orin:2222"], folder, 4, "/opt/trtexec")
+    assert shlex.split(lines[1])[:3] == ["tar", "-C", str(folder)]
     assert "4 trials" in lines[0]
     assert "-p 2222" in lines[1]
     assert "me@orin" in lines[2]
     assert "/opt/trtexec" in lines[2]
-    assert lines[3].endswith("times.json")
+    assert shlex.split(lines[3])[-1] == str(folder / "times.json")
 
 
 def test_models_are_timed_on_this_machine(exported: Path, tmp_path: Path) -> None:

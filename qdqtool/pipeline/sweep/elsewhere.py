@@ -153,9 +153,9 @@ def plan(on: Sequence[str], folder: Path, count: int, trtexec: str = "") -> tupl
             continue
         place = f"{_HOME}/DIGEST"
         lines += [
-            f"tar -C {folder} -c . | {shlex.join(host.command(f'mkdir -p {place} && tar -x -C {place}'))}",
+            f"{shlex.join(['tar', '-C', str(folder), '-c', '.'])} | {shlex.join(host.command(f'mkdir -p {place} && tar -x -C {place}'))}",
             shlex.join(host.command(f"python3 {place}/{SCRIPT} {shlex.join(program)}".strip())),
-            f"{shlex.join(host.command(f'cat {place}/{TIMES}'))} > {folder / name}",
+            f"{shlex.join(host.command(f'cat {place}/{TIMES}'))} > {shlex.quote(str(folder / name))}",
         ]
     return tuple(lines)
 
