@@ -13,8 +13,11 @@ from qdqtool.core.tensors import FP8, INT8
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.preparation.prepare import prepare
 from qdqtool.pipeline import recipes, runner
-from qdqtool.pipeline.request import RunContext, RunRequest
-from qdqtool.pipeline.search.formats import fastest, steps_of, with_formats
+from qdqtool.pipeline.request import NullProgress, RunContext, RunRequest
+from qdqtool.pipeline.search.float_nodes import Limit
+from qdqtool.pipeline.search.formats import Ladder, Question, fastest, steps_of, with_formats
+from qdqtool.pipeline.steps import compare_outputs
+from tests.accuracy.test_parts import aside
 
 DIGITS = Path(__file__).resolve().parents[2] / "recipes" / "examples" / "digits"
 FIRST, SECOND = "widen/first/conv/Conv", "widen/second/conv/Conv"
@@ -96,6 +99,27 @@ def test_a_node_in_fp16_takes_its_activation_along_and_no_scale_of_the_others_ch
     for node in left:
         mine, theirs = model.view.constant(node.inputs[1]), plain.view.constant(pairs[node.name].inputs[1])
         assert np.array_equal(mine, theirs)
+
+
+def test_formats_are_measured_as_the_run_that_must_keep_the_limit(tmp_path: Path) -> None:
+    """The boxes of a detector are a hundred times larger than its scores, whose noise counts separately."""
+    model = aside(tmp_path)
+    rows = np.random.default_rng(0).standard_normal((8, 16)).astype(np.float32)
+    np.savez(tmp_path / "s.npz", x=rows)
+    request = RunRequest(
+        model=model.path,
+        recipe=recipes.load("conv-int8", ["place.last_layer=int8", "place.skip_rules=[narrow]"]),
+        samples=str(tmp_path / "s.npz"),
+        eval_samples=None,
+        labels=None,
+        out=tmp_path / "out",
+    )
+    whole = compare_outputs(runner.start(request, "insert"))
+    assert whole.parts
+    assert whole.sqnr is not None
+    listener = NullProgress()
+    ladder = Ladder(Question(request=request, first=request, kept=(), limit=Limit(), listener=listener))
+    assert ladder._measure_formats({}).sqnr_db == pytest.approx(whole.sqnr.sqnr_db)
 
 
 def test_the_fastest_of_the_engines_that_keep_the_limit_is_taken() -> None:

@@ -21,7 +21,6 @@ from dataclasses import dataclass, replace
 from glob import escape
 from typing import Final
 
-from qdqtool.accuracy.compare import compare
 from qdqtool.core.comparison import Comparison
 from qdqtool.core.kinds import ENGINE, PLACEMENT
 from qdqtool.core.placement import Placement, SlotKind
@@ -34,10 +33,9 @@ from qdqtool.engine.view import view
 from qdqtool.graph.view import GraphView
 from qdqtool.io.json_files import digest_of
 from qdqtool.pipeline import runner
-from qdqtool.pipeline.comparing import open_quantized
-from qdqtool.pipeline.request import ProgressListener, RunContext, RunRequest
+from qdqtool.pipeline.request import ProgressListener, RunRequest
 from qdqtool.pipeline.search.float_nodes import Limit, add_accuracy
-from qdqtool.runtime.runner import open_runner
+from qdqtool.pipeline.steps import compare_outputs
 from qdqtool.trt.ops import ELEMENTWISE_SUMS, FUSES_BEHIND_PRODUCT
 
 FOLDER: Final = "alternatives"
@@ -189,7 +187,7 @@ class Ladder:
         alternative = self._tried.get(_key(formats))
         if alternative is None:
             work = runner.start(self.request_of(formats), "insert", self._question.listener)
-            alternative = self._alternative(formats, _compare_run(work), None, "")
+            alternative = self._alternative(formats, compare_outputs(work), None, "")
             self._tried[_key(formats)] = alternative
         return alternative
 
@@ -236,14 +234,6 @@ def cost_of(summary: Summary) -> EngineCost:
         activation_bytes=summary.activation_bytes_fused,
         engine_bytes=summary.engine_bytes,
     )
-
-
-def _compare_run(work: RunContext) -> Comparison:
-    plain = open_runner(
-        work.path("model.prepared.onnx"), description="float model on onnxruntime", crowded=True
-    )
-    quantized = open_quantized(work.path("model.qdq.onnx"), "Q/DQ model on onnxruntime")
-    return compare(plain, quantized, work.evaluation, work.recipe.compare)
 
 
 def _is_fp8(placement: Placement, node: str) -> bool:
