@@ -66,7 +66,7 @@ def annotate_model(explored: Explored, model: Path, out: Path) -> None:
     Raises:
         UsageError: `out` is not an .onnx file, or no layer names a node of the model.
     """
-    if out.suffix != ".onnx":
+    if out.suffix.lower() != ".onnx":
         raise UsageError("an annotated model is an .onnx file", fix="pass --out FILE.onnx", where=str(out))
     opened = load(model)
     facts = node_facts(explored.engine, explored.view, frozenset(node.name for node in opened.view.nodes))

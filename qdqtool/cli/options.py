@@ -383,7 +383,7 @@ def with_common(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def _start_opening(model: object) -> None:
     """If the command will open a model, start the checker process early, so that it is ready after the imports."""
-    if isinstance(model, str | Path) and Path(model).suffix == ".onnx" and Path(model).is_file():
+    if isinstance(model, str | Path) and Path(model).suffix.lower() == ".onnx" and Path(model).is_file():
         from qdqtool.graph.onnx_io.passes import warm_up
 
         warm_up()

@@ -63,7 +63,7 @@ def read(path: Path) -> Engine:
     if head.startswith("{") and (_ARTEFACT.search(head, 0, _EDGE) or _ARTEFACT.search(_tail(path))):
         return ENGINE.read(path)
     is_plan = head.startswith(_PLANS)
-    if is_plan or path.suffix in PLAN_SUFFIXES:
+    if is_plan or path.suffix.lower() in PLAN_SUFFIXES:
         raise InputFileError(
             "the file is an engine, not its layer information"
             if is_plan

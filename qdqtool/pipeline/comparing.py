@@ -152,7 +152,7 @@ def compare_match(match: ComparedSides, on_progress: OnSample | None = None) -> 
 def _prepared(match: ComparedSides) -> ComparedSides:
     """Return the comparison with the preparation of pictures that a run would use: stated, or guessed."""
     files = [Path(text.removeprefix(_EMULATION)) for text in (match.reference, match.candidate)]
-    models = [file for file in files if file.suffix == ".onnx"]
+    models = [file for file in files if file.suffix.lower() == ".onnx"]
     if not models or match.samples is None:
         return match
     recipe = with_known_inputs(match.recipe, match.samples, *models)
@@ -259,16 +259,16 @@ def _side(text: str, match: ComparedSides, open_sides: ExitStack) -> Runner:
     path = Path(text.removeprefix(_EMULATION))
     if text.startswith(_EMULATION):
         return _run_model(_model(text), _describe_model(text))
-    if path.suffix == ".onnx":
+    if path.suffix.lower() == ".onnx":
         return open_quantized(path, _describe_model(text))
-    if path.suffix in PLAN_SUFFIXES:
+    if path.suffix.lower() in PLAN_SUFFIXES:
         return open_sides.enter_context(open_engine(path, trust=match.trust))
     return open_stored(path)
 
 
 def _large(match: ComparedSides, reference: Model | None) -> Model | None:
     """Return the reference, with its weights in files, if both sides are ONNX models that are too large to be open together."""
-    plain = all(Path(text).suffix == ".onnx" for text in (match.reference, match.candidate))
+    plain = all(Path(text).suffix.lower() == ".onnx" for text in (match.reference, match.candidate))
     if reference is None or match.samples is None or not plain or weight_bytes(reference) < LARGE:
         return None
     return with_float_caches(reference)
@@ -277,13 +277,13 @@ def _large(match: ComparedSides, reference: Model | None) -> Model | None:
 def _open_reference(match: ComparedSides) -> Model | None:
     """Return the reference if both sides are ONNX models, else None. The weights stay in their files."""
     texts = [text.removeprefix(_EMULATION) for text in (match.reference, match.candidate)]
-    return load(Path(texts[0])) if all(Path(text).suffix == ".onnx" for text in texts) else None
+    return load(Path(texts[0])) if all(Path(text).suffix.lower() == ".onnx" for text in texts) else None
 
 
 def _refuse_others(match: ComparedSides) -> None:
     """Refuse sides that are not ONNX models, because they do not show their inner tensors."""
     for text in (match.reference, match.candidate):
-        if Path(text.removeprefix(_EMULATION)).suffix != ".onnx":
+        if Path(text.removeprefix(_EMULATION)).suffix.lower() != ".onnx":
             raise UsageError("the file is not an ONNX model", fix="pass .onnx files", where=text)
 
 

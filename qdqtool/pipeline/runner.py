@@ -71,7 +71,7 @@ def model_digest(work: RunContext) -> Mapping[str, str]:
 
 def _digest_weights(model: Path) -> Mapping[str, str]:
     """Return the digest of the files with a model's external weights; nothing if it has none."""
-    files = external_files(model) if model.suffix == ".onnx" else ()
+    files = external_files(model) if model.suffix.lower() == ".onnx" else ()
     return {f"weights of {model.name}": digest_files(files)} if files else {}
 
 

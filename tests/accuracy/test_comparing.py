@@ -65,6 +65,17 @@ def test_a_comparison_is_written_as_a_page(folder: Path, tmp_path: Path) -> None
     )
 
 
+def test_the_name_of_a_model_may_have_capital_letters(
+    folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    sides = [tmp_path / "MODEL.ONNX", tmp_path / "QDQ.ONNX"]
+    for side in sides:
+        shutil.copy(folder / side.name.lower(), side)
+    samples = ["--samples", str(folder / "samples.npz")]
+    found = compared(capfd, *map(str, sides), *samples, "--inside")
+    assert found["tensors"]
+
+
 def test_a_folder_of_hugging_face_is_a_model_and_no_outputs(
     folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

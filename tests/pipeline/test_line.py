@@ -194,7 +194,8 @@ def test_a_failed_step_leaves_the_original_and_the_finished_steps(
     assert not (tmp_path / "x" / "model.prepared.onnx").exists()
 
 
-def test_new_weights_in_a_file_beside_the_model_are_another_model(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["m.onnx", "M.ONNX"])
+def test_new_weights_in_a_file_beside_the_model_are_another_model(name: str, tmp_path: Path) -> None:
     """A network trained again has the graph and the file names of before."""
     digests, studies = [], []
     for value in (1.0, 2.0):
@@ -203,8 +204,8 @@ def test_new_weights_in_a_file_beside_the_model_are_another_model(tmp_path: Path
             array = onnx.numpy_helper.to_array(tensor)
             if array.dtype == np.float32:
                 tensor.CopyFrom(onnx.numpy_helper.from_array(array * np.float32(value), tensor.name))
-        onnx.save(proto, tmp_path / "m.onnx", save_as_external_data=True, location="m.data", size_threshold=0)
-        request = SimpleNamespace(model=tmp_path / "m.onnx", labels=None, recipe=Recipe())
+        onnx.save(proto, tmp_path / name, save_as_external_data=True, location="m.data", size_threshold=0)
+        request = SimpleNamespace(model=tmp_path / name, labels=None, recipe=Recipe())
         source = SimpleNamespace(digest="")
         sweep = SimpleNamespace(
             base=request, _base_run=SimpleNamespace(samples=source, evaluation=source), _parts=[None]

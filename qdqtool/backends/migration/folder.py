@@ -395,7 +395,7 @@ def _file(path: Path) -> Migration | None:
     cache = _CACHE.match(head)
     if cache is not None:
         return _cache(path, cache["kind"].decode())
-    if path.suffix in PLAN_SUFFIXES and head:
+    if path.suffix.lower() in PLAN_SUFFIXES and head:
         return _engine(path)
     return _log(path, head.decode("utf-8", "replace"))
 

@@ -147,7 +147,7 @@ def measure(request: TimeRequest, on_turn: OnTurn | None = None) -> Timing:
         MissingPackage: the clock, its GPU or its provider is not here.
         BuildError: an engine cannot be loaded or run.
     """
-    models = [path for path in request.candidates if path.suffix == ".onnx"]
+    models = [path for path in request.candidates if path.suffix.lower() == ".onnx"]
     if models and len(models) < len(request.candidates):
         raise UsageError(
             "models and engines cannot be timed together", fix="time models and engines in separate commands"

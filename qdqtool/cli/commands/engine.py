@@ -236,7 +236,7 @@ def about(
     from qdqtool.engine.about import About
     from qdqtool.engine.about import about as read_about
 
-    content = _about_model(file) if file.suffix == ".onnx" else read_about(file)
+    content = _about_model(file) if file.suffix.lower() == ".onnx" else read_about(file)
     if as_json:
         sys.stdout.write(Artefact(kind="about", schema=1, type=About).dump(content))
         return
@@ -310,7 +310,7 @@ def is_int8(
     from qdqtool.core.kinds import NOOP
     from qdqtool.errors import UsageError
 
-    if file.suffix == ".onnx":
+    if file.suffix.lower() == ".onnx":
         if plans or outputs or profiles:
             raise UsageError(
                 "for a model, this command builds and measures both engines: --plan, --outputs and --profile are not allowed",
@@ -325,7 +325,7 @@ def is_int8(
         _say(result.verdict.value, *(f"- {sign.text} [{sign.points.value}]" for sign in result.signs))
     missed = engine_files.list_missed(result, least)
     code = print_missed(missed)
-    if missed and (file.suffix == ".onnx" or file.is_dir()):
+    if missed and (file.suffix.lower() == ".onnx" or file.is_dir()):
         _talk(f"{Command('audit', (str(file),))} explains every node")
     return code
 

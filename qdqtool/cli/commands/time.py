@@ -141,7 +141,7 @@ def _elsewhere(
     for path in candidates:
         if not path.exists():
             raise InputFileError("the file does not exist", fix="check the path", where=str(path))
-        if path.suffix != ".onnx":
+        if path.suffix.lower() != ".onnx":
             raise UsageError(
                 "--on needs ONNX models: the other machine builds them",
                 fix="pass .onnx files",
