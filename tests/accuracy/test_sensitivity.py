@@ -217,6 +217,16 @@ def test_groups_are_switched_together() -> None:
     assert [row.node for row in found.nodes] == ["loud", "middle", "s*"]
 
 
+@pytest.mark.parametrize(
+    ("groups", "excluded"), [((), ["loud", "silent"]), (("s*",), ["loud", "soft", "silent"])]
+)
+def test_the_setting_for_float_ends_names_all_nodes_that_were_measured_float(
+    groups: tuple[str, ...], excluded: list[str]
+) -> None:
+    (cure,) = studied(options=SensitivityOptions(groups=groups)).cures
+    assert cure.settings == (f"place.exclude={json.dumps(excluded)}",)
+
+
 def test_a_group_that_matches_nothing_is_refused() -> None:
     with pytest.raises(UsageError, match=r"'x\*'"):
         studied(options=SensitivityOptions(groups=("x*",)))

@@ -154,9 +154,10 @@ _ENDS = "ends float"
 
 
 def _ends(nodes: Sequence[str], units: Units) -> tuple[str, ...]:
-    """Return the first and the last compute node; () if there are no other compute nodes."""
+    """Return the first and the last compute node with their groups; () if there are no other compute nodes."""
     compute = [node for node in nodes if node in units.compute]
-    return (compute[0], compute[-1]) if len(compute) > 2 else ()
+    ends = {compute[0], compute[-1]} if len(compute) > 2 else set()
+    return units.nodes(name for name, members in units.members.items() if ends.intersection(members))
 
 
 def _ends_float(nodes: Sequence[str], units: Units, options: SensitivityOptions) -> dict[str, list[str]]:
