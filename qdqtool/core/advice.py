@@ -374,7 +374,12 @@ def excluding(nodes: Iterable[str], excluded: Iterable[str] = ()) -> str:
     >>> excluding(["/head/Gemm", "a[1]"])
     '--set \'place.exclude=[/head/Gemm, "a[[]1]"]\''
     """
-    return setting("place.exclude", (*map(_quoted, excluded), *map(as_glob, nodes)))
+    return adding("place.exclude", excluded, nodes)
+
+
+def adding(key: str, patterns: Iterable[str], nodes: Iterable[str]) -> str:
+    """Return the setting that adds nodes to a list of patterns in the recipe."""
+    return setting(key, (*map(_quoted, patterns), *map(as_glob, nodes)))
 
 
 def as_glob(name: str) -> str:

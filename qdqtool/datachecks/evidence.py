@@ -190,6 +190,8 @@ class DataEvidence:
         narrow: accuracy loss of FP16 or BF16; None if the float part is FP32, or if the loss is small.
         recipe: name of the recipe.
         fitting: the shipped recipe made for such networks, and why; None if the recipe is none of those.
+        excluded: patterns of the nodes that the recipe keeps float; a fix repeats them, because a setting replaces them.
+        wide: patterns of the nodes that the recipe keeps FP32.
     """
 
     calibration: SampleSet
@@ -205,6 +207,8 @@ class DataEvidence:
     narrow: NarrowLoss | None = None
     recipe: str = ""
     fitting: tuple[str, str] | None = None
+    excluded: tuple[str, ...] = ()
+    wide: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

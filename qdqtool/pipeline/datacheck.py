@@ -117,6 +117,8 @@ def gather(models: tuple[Model, Model], placement: Placement | None, material: D
         calibrated=placement is not None,
         recipe=recipe.name,
         fitting=fitting(models[0]) if placement is not None and recipe.name in families() else None,
+        excluded=recipe.place.exclude,
+        wide=recipe.insert.keep_nodes,
     )
     if not evidence.meaningful:
         return evidence

@@ -226,7 +226,7 @@ LINE = (
         act=steps.data,
         reads=("model.prepared.onnx", "placement.json", "accuracy.json"),
         writes=("data.json",),
-        obeys=("audit", "compare", "samples", "insert", "compute", "runtime"),
+        obeys=("audit", "compare", "samples", "place", "insert", "compute", "runtime"),
         outside=_digest_check,
     ),
     RunStep(

@@ -198,7 +198,7 @@ QDQ_LINE = (
         act=data,
         reads=("model.prepared.onnx", "accuracy.json"),
         writes=("data.json",),
-        obeys=("audit", "compare", "samples", "compute"),
+        obeys=("audit", "compare", "samples", "place", "insert", "compute"),
         outside=_BY_NAME["data"].outside,
     ),
     RunStep(

@@ -22,6 +22,7 @@ from qdqtool.datachecks import check_data
 from qdqtool.datachecks.evidence import (
     CONVERGED,
     DataEvidence,
+    FloatCure,
     InputStatistics,
     Mirrored,
     NarrowLoss,
@@ -212,9 +213,17 @@ def test_each_doubt_is_found_and_no_other(more: dict[str, Any], expected: dict[s
 def test_nodes_that_stay_wide_are_named_as_the_recipe_reads_them() -> None:
     nodes = ("a[1]", "b, c", "12")
     narrow = NarrowLoss(types="bf16", wide_db=46.3, narrow_db=20.5, samples=8, nodes=nodes, kept_db=45.0)
-    (finding,) = check_data(_evidence(narrow=narrow))
+    (finding,) = check_data(_evidence(narrow=narrow, wide=("stem/*",)))
     kept = recipes.load(None, list(settings_in(finding.fix))[:1]).insert.keep_nodes
-    assert kept == ("a[[]1]", "b, c", "12")
+    assert kept == ("stem/*", "a[[]1]", "b, c", "12")
+
+
+def test_nodes_that_stay_float_are_added_to_those_of_the_recipe() -> None:
+    cure = FloatCure(nodes=("a[1]",), before_db=5.0, after_db=20.0, samples=8)
+    evidence = _evidence(comparison=_comparison(sqnr=5.0), cure=cure, excluded=("stem/*",))
+    (fix,) = (finding.fix for finding in check_data(evidence) if "20.0 dB" in finding.fix)
+    excluded = recipes.load(None, list(settings_in(fix))[:1]).place.exclude
+    assert excluded == ("stem/*", "a[[]1]")
 
 
 def test_what_a_type_costs_names_a_fix_only_where_it_helps() -> None:

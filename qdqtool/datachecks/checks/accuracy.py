@@ -40,7 +40,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 
-from qdqtool.core.advice import as_glob, excluding, setting
+from qdqtool.core.advice import adding, excluding
 from qdqtool.core.comparison import DECIBELS, loss, subject
 from qdqtool.core.findings import Severity
 from qdqtool.core.wording import Command, Setting, count_noun
@@ -144,7 +144,7 @@ def find_lost_accuracy(evidence: DataEvidence) -> Iterator[RawDataFinding]:
     yield RawDataFinding(
         subject=subject(evidence.comparison),
         reason=f"{reason}{_where(cure)}",
-        fix=_of_type(evidence.narrow) or _lost_accuracy_fix(cure, calibrated=evidence.calibrated),
+        fix=_of_type(evidence.narrow) or _lost_accuracy_fix(evidence),
         severity=severity,
     )
 
@@ -160,16 +160,17 @@ def _where(cure: FloatCure | None) -> str:
     return f"; most is lost at {', '.join(cure.nodes)}" if cure and cure.nodes else ""
 
 
-def _lost_accuracy_fix(cure: FloatCure | None, *, calibrated: bool) -> str:
+def _lost_accuracy_fix(evidence: DataEvidence) -> str:
+    cure = evidence.cure
     # a model that already has Q/DQ needs no calibration
     alternative = (
         f"{Command('sweep')} at other calibrators"
-        if calibrated
+        if evidence.calibrated
         else "the float model can be calibrated again"
     )
     if cure is None or not cure.nodes:
         return f"{Command('sensitivity')} finds the nodes that lose most; other calibrators and recipes may be better"
-    excluded = excluding(cure.nodes)
+    excluded = excluding(cure.nodes, evidence.excluded)
     if cure.after_db is None or cure.before_db is None:
         return f"keep these nodes float: {excluded}"
     measured = (
@@ -195,15 +196,15 @@ def find_narrow_types(evidence: DataEvidence) -> Iterator[RawDataFinding]:
         subject=subject(comparison),
         reason=f"{loss.types.upper()} costs more than quantization: the noisiest output keeps {wide} with the float part in "
         f"FP32, {loss.narrow_db:.1f} dB in {loss.types.upper()} ({count_noun(loss.samples, 'sample')}){where}",
-        fix=_narrow_types_fix(loss),
+        fix=_narrow_types_fix(loss, evidence.wide),
     )
 
 
-def _narrow_types_fix(loss: NarrowLoss) -> str:
+def _narrow_types_fix(loss: NarrowLoss, patterns: tuple[str, ...]) -> str:
     wide = f"keep the float part FP32: {Setting('insert.types', 'fp32')}"
     if loss.kept_db is None or loss.kept_db < loss.narrow_db + 1:
         return wide
-    kept = setting("insert.keep_nodes", map(as_glob, loss.nodes))
+    kept = adding("insert.keep_nodes", patterns, loss.nodes)
     return (
         f"keep these nodes FP32: {kept} ({loss.narrow_db:.1f} -> {loss.kept_db:.1f} dB, measured); or {wide}"
     )
