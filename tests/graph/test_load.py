@@ -239,3 +239,22 @@ def test_an_infinite_mask_is_fine_and_noted(tmp_path: Path) -> None:
 def test_loading_twice_gives_the_same_bytes(tmp_path: Path) -> None:
     path = models.save(models.attention(), tmp_path)
     assert serialize(load(path)) == serialize(load(path))
+
+
+def test_a_branch_may_hold_sparse_constants(tmp_path: Path) -> None:
+    values = numpy_helper.from_array(np.array([2.0, 3.0], np.float32), "sparse")
+    sparse = helper.make_sparse_tensor(values, numpy_helper.from_array(np.array([0, 3]), ""), [4])
+    result = [helper.make_tensor_value_info("z", TensorProto.FLOAT, None)]
+    branches = [
+        helper.make_graph(
+            [helper.make_node("Add", ["x", "sparse"], ["z"])], name, [], result, sparse_initializer=[sparse]
+        )
+        for name in ("then", "else")
+    ]
+    s = models.Sketch()
+    s.input("x", [1, 4])
+    s.node("If", [s.input("c", [], TensorProto.BOOL)], "y", then_branch=branches[0], else_branch=branches[1])
+    s.output("y", [1, 4])
+    feeds = {"x": np.ones((1, 4), np.float32), "c": np.array(True)}
+    path = models.save(s.model(), tmp_path)
+    np.testing.assert_array_equal(models.run(load(path).proto, feeds)["y"], [[3.0, 1.0, 1.0, 4.0]])

@@ -31,6 +31,7 @@ def find_captured(node: onnx.NodeProto) -> Iterator[str]:
     """Yield outer tensors that the bodies of an If, Loop or Scan read; a tensor may appear repeatedly."""
     for body in bodies(node):
         own = {value.name for value in body.input} | {tensor.name for tensor in body.initializer}
+        own.update(tensor.values.name for tensor in body.sparse_initializer)
         for inner in body.node:
             yield from (name for name in (*inner.input, *find_captured(inner)) if name and name not in own)
             own.update(inner.output)
