@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
 from qdqtool.core.recipe import InsertOptions
+from qdqtool.graph.edit import Edit
 from qdqtool.graph.emulation.integer_form import Axes, cut, integer_form, is_exact, windows
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.qdq.insert import insert
@@ -223,3 +224,21 @@ def test_reciprocals_leave_zero_points_in_place(tmp_path: Path) -> None:
     proto = s.model(20)
     form, feeds = integer_form(opened(proto, tmp_path), reciprocal=True), models.feeds(proto)
     assert np.allclose(models.run(form.model.proto, feeds)["y"], models.run(proto, feeds)["y"], atol=1e-6)
+
+
+@pytest.mark.parametrize("length", [2, 6])
+def test_the_makers_of_all_tensors_are_listed_once_however_long_the_network(
+    length: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    s = models.Sketch()
+    tensor = s.input("x", [1, 4])
+    for number in range(length):
+        tensor = s.node("MatMul", [tensor, s.weight(f"w{number}", 4, 4)], f"m{number}")
+        tensor = s.node("Sigmoid", [tensor], f"r{number}")
+    s.output(tensor, [1, 4])
+    model, _ = quantized(s.model(), tmp_path, "fp16")
+    calls: list[int] = []
+    listed = Edit.producers
+    monkeypatch.setattr(Edit, "producers", lambda edit: calls.append(1) or listed(edit))
+    assert len(integer_form(model).exact) == length
+    assert len(calls) <= 3

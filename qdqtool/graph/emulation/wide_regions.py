@@ -69,14 +69,13 @@ def _quantize_wide(edit: Edit, node: onnx.NodeProto, source: str) -> None:
 
 def _make_wide(edit: Edit, node: onnx.NodeProto, wide: dict[str, Wide], source: Wide) -> None:
     """Change `node` to FP32; a Cast makes its result of 16 bits for its other consumers."""
-    makers = edit.producers()
     for index, name in enumerate(node.input):
         if name:
             node.input[index] = (
-                wide[name].tensor if name in wide else _widen_tensor(edit, name, makers.get(name))
+                wide[name].tensor if name in wide else _widen_tensor(edit, name, edit.maker(name))
             )
     output = node.output[0]
-    node.output[0] = edit.fresh(f"{output}_wide")
+    edit.write(node, 0, edit.fresh(f"{output}_wide"))
     wide[output] = replace(source, tensor=node.output[0])
     edit.node("Cast", [node.output[0]], [output], name=f"{node.name}_half", to=source.element)
 
