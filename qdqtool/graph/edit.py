@@ -10,6 +10,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import numpy_helper
 
+from qdqtool.core.tensors import DType
 from qdqtool.graph.canonical.order import TakenNames, sort
 from qdqtool.graph.canonical.shapes import infer
 from qdqtool.graph.onnx_io.deferred import array
@@ -108,6 +109,10 @@ class Edit:
         """Return the value of a constant; None for other tensors."""
         proto = self.constants.get(tensor)
         return None if proto is None else array(proto)
+
+    def dtype(self, tensor: str) -> DType:
+        """Return the element type of a tensor before any change."""
+        return self._model.view.info(tensor).dtype
 
     def fresh(self, base: str) -> str:
         """Return an unused tensor name, as close to `base` as possible."""

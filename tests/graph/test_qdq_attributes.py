@@ -14,6 +14,7 @@ from qdqtool.core.recipe import InsertOptions
 from qdqtool.errors import InputFileError
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.onnx_io.save import disagreement
+from qdqtool.graph.qdq.unquantize import float_graph
 from qdqtool.graph.typed.convert import convert
 from qdqtool.graph.view import Model
 from qdqtool.placement.lint import lint
@@ -106,6 +107,52 @@ def test_a_precision_that_is_the_default_is_no_finding(tmp_path: Path) -> None:
     proto = network("INT8", "zero point", "precision")
     proto.graph.node[0].attribute[0].i = TensorProto.FLOAT
     assert "QDQ187" not in {finding.code for finding in lint(load(models.save(proto, tmp_path))).findings}
+
+
+def stated(form: str, zero: int, scale: type[np.floating]) -> onnx.ModelProto:
+    """Two products of a DequantizeLinear whose scale has this type, and which states that its result is FP32."""
+    integers = np.array([[10, 200], [130, 90]], np.uint8)
+    constants = {"s": np.array(0.5, scale), "z": np.array(zero, np.uint8), "w": np.eye(2, dtype=np.float32)}
+    quantize, source, weight = [], "stored", "w"
+    if form == "pair":
+        constants["s32"] = np.array(0.5, np.float32)
+        quantize, source = [helper.make_node("QuantizeLinear", ["x", "s32", "z"], ["xq"], "q")], "xq"
+    else:
+        constants |= {"stored": integers}
+        del constants["w"]
+        weight = "x"
+    nodes = [
+        *quantize,
+        helper.make_node("DequantizeLinear", [source, "s", "z"], ["d"], "dq", output_dtype=TensorProto.FLOAT),
+        helper.make_node("MatMul", ["d", weight], ["y"], "product"),
+        helper.make_node("MatMul", ["d", weight], ["kept"], "kept"),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "stated",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 2])],
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, [2, 2]) for name in ("y", "kept")],
+        [onnx.numpy_helper.from_array(value, name) for name, value in constants.items()],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 23)], ir_version=11)
+
+
+@pytest.mark.parametrize("scale", [np.float32, np.float16])
+@pytest.mark.parametrize("zero", [0, 128])
+@pytest.mark.parametrize("form", ["weight", "pair"])
+def test_the_stated_type_of_a_result_is_kept(
+    form: str, zero: int, scale: type[np.floating], tmp_path: Path
+) -> None:
+    proto = stated(form, zero, scale)
+    model = load(models.save(proto, tmp_path))
+    feeds = {"x": np.array([[1.5, 0.5], [2.0, 3.0]], np.float32)}
+    exact = models.run(proto, feeds)
+    mixed, _ = convert(model, InsertOptions(types="fp16", keep_io=True, keep_nodes=("kept",)))
+    half, _ = convert(model, InsertOptions(types="fp16", keep_io=True))
+    for made in (float_graph(model), mixed, half):
+        onnx.checker.check_model(made.proto, full_check=True)
+        for name, value in models.run(made.proto, feeds).items():
+            np.testing.assert_allclose(value, exact[name], rtol=1e-3)
 
 
 @pytest.mark.parametrize("opset", [23, 27, 28])

@@ -20,7 +20,7 @@ from qdqtool.graph.qdq.find import DEQUANTIZE, QUANTIZE, find
 from qdqtool.graph.qdq.lift import lift
 from qdqtool.graph.qdq.zero_points import RECORD, ConstantWriter, ShiftedPair, with_constants
 from qdqtool.graph.sensitive import ADDING_TWO
-from qdqtool.graph.view import GraphView, Model, Node
+from qdqtool.graph.view import GraphView, Model, Node, dtype_of
 from qdqtool.trt.ops import AVERAGE_POOLS, CLAMPS, FP4_DYNAMIC, GATES, QDQ, carried_inputs
 
 
@@ -113,17 +113,23 @@ def float_source(edit: Edit, dequantize: onnx.NodeProto, makers: dict[str, onnx.
     shifted = stored.astype(np.float32) - zero.astype(np.float32)
     if scalar:
         scale = scale.reshape(())
-    value = decode(shifted, scale, None if scalar else axis, block, scale.dtype)
+    target = attribute(dequantize, "output_dtype", 0)
+    kind = onnx.helper.tensor_dtype_to_np_dtype(target) if target else scale.dtype
+    value = decode(shifted, scale, None if scalar else axis, block, kind)
     return edit.constant(f"{dequantize.input[0]}_float", value)
 
 
 def typed_source(edit: Edit, quantize: onnx.NodeProto, dequantize: onnx.NodeProto) -> str:
     """Return the input of a QuantizeLinear, cast to the output type of the DequantizeLinear if the types differ."""
     zero, result_zero = (edit.constants.get(node.input[1]) for node in (quantize, dequantize))
-    if zero is None or result_zero is None or zero.data_type == result_zero.data_type:
+    if zero is None or result_zero is None:
+        return str(quantize.input[0])
+    target = attribute(dequantize, "output_dtype", 0) or result_zero.data_type
+    here = edit.dtype(quantize.input[0])
+    if dtype_of(target) is (dtype_of(zero.data_type) if here is DType.UNKNOWN else here):
         return str(quantize.input[0])
     result = edit.fresh(f"{quantize.input[0]}_cast")
-    edit.node("Cast", [quantize.input[0]], [result], name=f"{quantize.name}_Cast", to=result_zero.data_type)
+    edit.node("Cast", [quantize.input[0]], [result], name=f"{quantize.name}_Cast", to=target)
     return result
 
 

@@ -444,6 +444,8 @@ class Rewrite:
         operands = [integers, self._wide(inputs[1]), *inputs[2:]]
         twin = self._edit.node(DEQUANTIZE, operands, outputs, name=f"{node.name}_fp32")
         twin.attribute.extend(node.attribute)
+        self._state(twin, inputs[1], WIDE)
+        self._state(node, inputs[1], NARROW)
         node.output[0] = self._name(node.output[0], NARROW)
 
     def _wide(self, tensor: str) -> str:
@@ -459,11 +461,16 @@ class Rewrite:
             forms = self._forms.of(name)
             if self._forms.is_float(name) and len(forms) == 1:
                 form = next(iter(forms))
-                if node.op_type == DEQUANTIZE and self._forms.is_float(node.input[1]):
-                    _drop_result_type(node)  # the scale states the type of the result
-                elif form == NARROW:
-                    _choose(node, self._narrow)
+                self._state(node, node.input[1] if node.op_type == DEQUANTIZE else "", form)
                 node.output[index] = self._name(name, form)
+
+    def _state(self, node: onnx.NodeProto, scale: str, form: Form) -> None:
+        """Set the type attribute of an operator; remove it if the scale of a DequantizeLinear states the type."""
+        narrow = form == NARROW
+        if self._forms.is_float(scale) or (narrow and self._view.info(scale).dtype is self._narrow.dtype):
+            _drop_result_type(node)
+        elif narrow:
+            _choose(node, self._narrow)
 
     def _declare(self) -> None:
         """Declare the types of the model's inputs and outputs."""
