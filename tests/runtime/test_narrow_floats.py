@@ -236,6 +236,20 @@ def test_bodies_are_rounded_too(kind: int) -> None:
     np.testing.assert_array_equal(found, (narrow + two - two).astype(np.float32))
 
 
+@pytest.mark.parametrize("kind", TYPES)
+def test_a_constant_that_the_model_returns_stays_its_output(kind: int) -> None:
+    s = Sketch()
+    s.input("x", [4], kind)
+    s.node("Add", ["x", s.constant("k", np.asarray(2048, TYPES[kind]))], "y")
+    for name, shape in (("y", [4]), ("k", []), ("x", [4])):
+        s.output(name, shape, kind)
+    runner = open_runner(s.model().SerializeToString(), description="")
+    x = np.array([0.1, 0.5, 1, 3.3], TYPES[kind])
+    found = runner.run({"x": x if kind == TensorProto.FLOAT16 else x.astype(np.float32)})
+    for name, exact in (("y", x + TYPES[kind](2048)), ("k", TYPES[kind](2048)), ("x", x)):
+        np.testing.assert_array_equal(found[name].astype(np.float32), np.float32(exact))
+
+
 def test_a_loop_carries_rounded_values() -> None:
     s = Sketch()
     s.input("x", [2], TensorProto.FLOAT16)

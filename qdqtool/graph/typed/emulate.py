@@ -194,6 +194,8 @@ def _widen_brain_borders(graph: onnx.GraphProto) -> None:
     if not inside:
         return
     _rename(graph.node, inside)
+    for tensor in graph.initializer:
+        tensor.name = inside.get(tensor.name, tensor.name)
     inputs = {value.name for value in graph.input}
     entries = [_cast(name, inside[name], _BRAIN) for name in inside if name in inputs]
     exits = [_cast(inside[name], name, _FLOAT) for name in inside if name not in inputs]
