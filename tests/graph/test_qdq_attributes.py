@@ -10,10 +10,13 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
+from qdqtool.core.fixes import SlotEdit
+from qdqtool.core.placement import Slot
 from qdqtool.core.recipe import InsertOptions
 from qdqtool.errors import InputFileError
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.onnx_io.save import disagreement
+from qdqtool.graph.qdq.slots import requantize
 from qdqtool.graph.qdq.unquantize import float_graph
 from qdqtool.graph.typed.convert import convert
 from qdqtool.graph.view import Model
@@ -153,6 +156,16 @@ def test_the_stated_type_of_a_result_is_kept(
         onnx.checker.check_model(made.proto, full_check=True)
         for name, value in models.run(made.proto, feeds).items():
             np.testing.assert_allclose(value, exact[name], rtol=1e-3)
+
+
+def test_an_edit_finds_the_floats_of_a_weight_whose_zero_point_is_left_out(tmp_path: Path) -> None:
+    proto = network("INT8", "weight", "plain")
+    proto.graph.node[0].input.append("")
+    model = load(models.save(proto, tmp_path))
+    after = requantize(model, [SlotEdit(slot=Slot(node="product", index=1))])
+    assert [node.op for node in after.view.nodes] == ["MatMul"]
+    feeds = {"x": np.full((1, 64), 0.5, np.float32)}
+    np.testing.assert_array_equal(models.run(after.proto, feeds)["y"], models.run(model.proto, feeds)["y"])
 
 
 @pytest.mark.parametrize("opset", [23, 27, 28])

@@ -82,7 +82,8 @@ def float_source(edit: Edit, dequantize: onnx.NodeProto, makers: dict[str, onnx.
             return typed_source(edit, quantize, dequantize)
         return quantize.input[0] if quantize.op_type == FP4_DYNAMIC else None
     stored, scale = edit.value(dequantize.input[0]), _scale(edit, dequantize, makers)
-    zero = edit.value(dequantize.input[2]) if len(dequantize.input) > 2 else np.zeros((), np.float32)
+    states_zero = len(dequantize.input) > 2 and dequantize.input[2]
+    zero = edit.value(dequantize.input[2]) if states_zero else np.zeros((), np.float32)
     if stored is None or scale is None or zero is None:
         return None
     if not (scale.size and zero.size and all(map(is_number, (stored, scale, zero)))):
