@@ -106,6 +106,14 @@ def test_repair_removes_what_tensorrt_does_not_read(choice: str, tmp_path: Path)
     assert choice not in {one.name for node in mended.proto.graph.node for one in node.attribute}
 
 
+@pytest.mark.parametrize("kind", ["INT8", "UINT8", "INT16"])
+def test_repair_keeps_values_of_the_type_that_a_quantizer_states(kind: str, tmp_path: Path) -> None:
+    model = load(models.save(network(kind, "pair", "output_dtype"), tmp_path))
+    feeds = {"x": np.linspace(-9 if kind != "UINT8" else 0, 9, 64, dtype=np.float32)[None]}
+    before, after = (models.run(each.proto, feeds)["y"] for each in (model, repair(model)[0]))
+    np.testing.assert_allclose(after, before, atol=0.1 * 64 if kind == "UINT8" else 1e-4)
+
+
 def test_a_precision_that_is_the_default_is_no_finding(tmp_path: Path) -> None:
     proto = network("INT8", "zero point", "precision")
     proto.graph.node[0].attribute[0].i = TensorProto.FLOAT

@@ -21,6 +21,7 @@ from qdqtool.core.target import Target
 from qdqtool.core.tensors import NAMES, DType
 from qdqtool.graph.canonical.opset import raise_opset
 from qdqtool.graph.edit import Edit
+from qdqtool.graph.emulation.integer_form import attribute
 from qdqtool.graph.provenance import provenance
 from qdqtool.graph.qdq.encode import storable
 from qdqtool.graph.qdq.find import find
@@ -407,14 +408,15 @@ class RepairContext:
             set_axis(node, None, drop=("output_dtype",))
 
     def integers(self, pair: QdqPair) -> np.dtype[Any]:
-        """Return the NumPy type of a Q/DQ pair's integers; a QuantizeLinear without a zero point makes uint8."""
+        """Return the NumPy type of a Q/DQ pair's integers: of the zero point, else the stated one, else uint8."""
         node = self.nodes[pair.quantize or pair.dequantize or ""]
         stored = self.edit.constants.get(node.input[2]) if len(node.input) > 2 else None
         if stored is None and pair.quantize is None:
             stored = self.edit.constants.get(pair.tensor)
             types = {DType.INT8: np.int8, DType.UINT8: np.uint8, DType.INT32: np.int32}
             return np.dtype(types.get(pair.dtype, np.uint8)) if stored is None else _numpy_type(stored)
-        return np.dtype(np.uint8) if stored is None else _numpy_type(stored)
+        element = attribute(node, "output_dtype", 0) or onnx.TensorProto.UINT8
+        return onnx.helper.tensor_dtype_to_np_dtype(element) if stored is None else _numpy_type(stored)
 
     def span(self, pair: QdqPair) -> tuple[float, float]:
         """Return the smallest and largest real value that a Q/DQ pair can represent, over all channels."""
