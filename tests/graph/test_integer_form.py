@@ -242,3 +242,21 @@ def test_the_makers_of_all_tensors_are_listed_once_however_long_the_network(
     monkeypatch.setattr(Edit, "producers", lambda edit: calls.append(1) or listed(edit))
     assert len(integer_form(model).exact) == length
     assert len(calls) <= 3
+
+
+def test_the_type_may_be_stated_without_a_zero_point(tmp_path: Path) -> None:
+    s = models.Sketch()
+    step = s.constant("s", np.float32(0.02))
+    s.node("QuantizeLinear", [s.input("x", [2, 8]), step], "q", output_dtype=TensorProto.INT8)
+    s.node("DequantizeLinear", ["q", step], "d")
+    stored = s.constant("w", np.arange(-16, 16, dtype=np.int8).reshape(8, 4))
+    s.node("DequantizeLinear", [stored, step, ""], "wd")
+    s.output(s.node("MatMul", ["d", "wd"], "y", name="product"), [2, 4])
+    proto = s.model()
+    proto.opset_import[0].version = 21
+    form = integer_form(load(models.save(proto, tmp_path)))
+    assert form.exact == ("product",)
+    feeds = {"x": np.linspace(-3, 3, 16, dtype=np.float32).reshape(2, 8)}
+    np.testing.assert_allclose(
+        models.run(form.model.proto, feeds)["y"], models.run(proto, feeds)["y"], rtol=1e-5, atol=1e-6
+    )

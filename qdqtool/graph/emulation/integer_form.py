@@ -91,9 +91,16 @@ class Operands:
         return Operand(source=node.input[0], scale=flat, axis=axis, value=integers)
 
     def _is_symmetric(self, node: onnx.NodeProto) -> bool:
-        """Return True if the zero point exists, is INT8 and is zero. Without a zero point, the integers would be UINT8."""
-        zero = self._edit.value(node.input[2]) if len(node.input) > 2 else None
-        return zero is not None and zero.dtype == np.int8 and not zero.any()
+        """Return True if the integers are INT8 with zero point 0; the QuantizeLinear or a stored constant may state the type."""
+        if len(node.input) > 2 and node.input[2]:
+            zero = self._edit.value(node.input[2])
+            return zero is not None and zero.dtype == np.int8 and not zero.any()
+        stored, maker = self._edit.constants.get(node.input[0]), self._makers.get(node.input[0])
+        if stored is not None:
+            return bool(stored.data_type == _INT8)
+        return (
+            maker is not None and maker.op_type == QUANTIZE and attribute(maker, "output_dtype", 0) == _INT8
+        )
 
     def _constant(self, tensor: str) -> tuple[NDArray[Any] | None, NDArray[Any] | None]:
         """Return the floats before the Q of `tensor`, and its integers; None for each non-constant one."""
