@@ -167,6 +167,8 @@ PROPAGATION = (
     _says("P9", "weights are better per channel", "144", "weights_per_tensor", "10"),
     _says("P10", "Concat branches share one scale", "125", "concat_other_scales", "10"),
     _says("P10", "one tensor has one scale", "129", "two_scales_for_one_tensor"),
+    _says("P10", "a pair that an INT8 layer needs may reach a float one too", "120", "fork_moved_to_float"),
+    _says("P10", "without the pair nothing is wrong", "", "fork_float"),
     _says("P11", "Resize, then the pair, then Conv", "", "resize_before_pair linear_resize_before_pair"),
     _says("P11", "a pair before the Resize alone leaves the Conv float", "139",
           "resize_behind_pair channel_pad_behind_pair concat_with_a_padded_branch"),

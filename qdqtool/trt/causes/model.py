@@ -63,6 +63,8 @@ PARSER = (
         meaning="the parser of this release cannot read a constant of the model: its type is FP64, UINT8 or another that this release does not have, or its values are in a separate file",
         fix="build with a newer release, or store the constant as FP32 or INT32 (export the model in FP32); put a separate file with weights next to the model",
         releases="5 to 8",
+        rank="general",
+        before=("missing-weights", "constant-type"),
     ),
     Cause(
         name="constant-output",
