@@ -247,7 +247,7 @@ def _refuse_empty_paths(words: Sequence[str], values: dict[str, Any], inputs: Co
             )
 
 
-_OUTPUTS = frozenset({"out", "page", "tee", "junit", "sarif", "float_model", "chart"})
+_OUTPUTS = frozenset({"out", "page", "junit", "sarif", "float_model", "chart"})
 """Parameters that name files to write."""
 _IN_PLACE = frozenset({"file", "files"})
 """Parameters that name caches, which may be replaced by their new form."""

@@ -53,7 +53,6 @@ OVERWRITING = [
     "compare s.npz m.onnx --samples random:2 --page m.onnx",
     "report p.json --out p.json",
     "scales m.onnx --out m.onnx",
-    "parse p.json --tee p.json",
     "lint m.onnx s.npz --junit s.npz",
     "cache from-qdq m.onnx --trt 8.6.1 --out other.cache --model m.onnx",
 ]

@@ -64,7 +64,6 @@ PARSER = (
         fix="build with a newer release, or store the constant as FP32 or INT32 (export the model in FP32); put a separate file with weights next to the model",
         releases="5 to 8",
         rank="general",
-        before=("missing-weights", "constant-type"),
     ),
     Cause(
         name="constant-output",

@@ -171,7 +171,7 @@ TOOLS = (
         area="shape",
         pattern=r"TracerWarning: ",
         meaning="the export records a Python value as a constant, so the model may be right only for sizes like the example's",
-        fix="nothing to do for fixed sizes; for dynamic axes, compute the value with tensor operations, or test the model with another size",
+        fix="nothing to do if all sizes are fixed; for dynamic axes, compute the value with tensor operations, or test the model with another size",
         effect="warns",
     ),
     Cause(
