@@ -74,7 +74,7 @@ def test_a_training_goes_on_from_its_checkpoint(example: str, tmp_path: Path) ->
 
 
 def test_two_processes_train_one_model(example: str, tmp_path: Path) -> None:
-    told = run_ranks(script(example), "--epochs", "2", "--out", str(tmp_path / "run"))
+    told = run_ranks(script(example), "--epochs", "4", "--out", str(tmp_path / "run"))
     assert "trained" not in told[1]
     assert trained(told[0]) > CALIBRATED + 2
     assert_sound(tmp_path / "run" / "model.qdq.onnx")
