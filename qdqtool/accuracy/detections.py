@@ -23,7 +23,7 @@ from qdqtool.accuracy.metric import Floats
 # sigmoid or of a softmax. Most boxes of an image show no object. For these boxes a sigmoid makes every class unlikely,
 # and a softmax makes the background class (the first or the last) likely. Boxes are two corners, or centre and size.
 # If the values do not show the form without doubt, the outputs are not read: offsets from anchors that only the caller
-# knows are no boxes yet.
+# knows must be decoded first.
 
 
 _BOXES_IN_ORDER: Final = 0.99

@@ -137,7 +137,7 @@ def _besides(evidence: ExtraEvidence) -> Iterator[Observation]:
             text=f"time of this engine {ours:.4f} ms, of the float engine {theirs:.4f} ms", points=points
         )
     if evidence.outputs_equal is not None:
-        # A model that rounds does not show what an engine makes of it. A model that does not round shows it.
+        # A rounding model does not prove INT8 kernels. A model without any rounding proves that there are none.
         differ = Indication.INT8 if evidence.outputs_of == "engine" else Indication.NOTHING
         yield Observation(
             text=f"outputs {'equal' if evidence.outputs_equal else 'differ from'} those of the float {evidence.outputs_of}"

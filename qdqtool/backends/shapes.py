@@ -178,7 +178,7 @@ def several_profiles(
 
 
 def unknown_inputs(inputs: Sequence[TensorInfo], tables: Iterable[Mapping[str, object]]) -> list[str]:
-    """Return a problem for each name in `tables` that is no input, with similar names or all."""
+    """Return a problem for each name in `tables` that the model lacks, with similar input names, or all of them."""
     names = [info.name for info in inputs]
     mistakes = []
     for name in sorted({name for entries in tables for name in entries} - set(names)):

@@ -69,7 +69,7 @@ def _in_pieces(data: bytes, first: int) -> LogBlock:
     pieces: list[bytes] = []
     numbers: list[int] = []
     for number, line in enumerate(data.split(b"\n")[:-1], first):
-        # An empty piece overwrote nothing, so it is no piece of its own.
+        # An empty piece overwrote nothing, so it is dropped.
         shown = [piece for piece in line.split(b"\r") if piece.strip()] or [b""]
         pieces += shown
         numbers += [number] * len(shown)

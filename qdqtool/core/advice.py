@@ -396,7 +396,7 @@ def _quoted(value: object) -> str:
 
 @lru_cache(maxsize=1024)
 def _list_items(text: str) -> tuple[str, ...] | None:
-    """Return the items of a YAML list, each as a list in a recipe has it; None if it is no list of plain values."""
+    """Return the items of a YAML list, each as a list in a recipe has it; None for anything but a list of plain values."""
     from qdqtool.io.yaml_files import parse_yaml
 
     try:

@@ -185,7 +185,7 @@ def _runner(
         else:
             session = open_session(source, options)
     except failures() as error:
-        # Use the original model: after the rounding Casts are inserted, its blocks are no longer recognized.
+        # Use the original model: after the rounding Casts are inserted, no rule recognizes its blocks.
         instead = _without_blocks(model, str(error))
         if instead is None:
             raise _trouble("onnxruntime cannot open the model", error, where) from error
