@@ -15,7 +15,7 @@ import onnx
 
 from qdqtool._version import __version__
 from qdqtool.graph.view import Model
-from qdqtool.trt.ops import LAYOUT, QDQ
+from qdqtool.trt.ops import LAYOUT, QDQ, computes_integers
 
 # --- modules ---------------------------------------------------------------------------------------------------------
 # Maps node names to the modules of the framework that a model was exported from.
@@ -118,6 +118,8 @@ def origin(model: Model) -> str:
     for tool, pattern in _NAMES:
         if any(pattern.search(name) for name in quantizers):
             return tool
+    if not quantizers and not any(computes_integers(node.op) for node in model.view.nodes):
+        return ""  # a float model: its producer only exported it
     producer = model.proto.producer_name
     return next((tool for start, tool in _PRODUCERS if producer.startswith(start)), "")
 

@@ -98,3 +98,10 @@ def test_equal_inputs_give_equal_bytes_in_any_folder(tmp_path: Path) -> None:
     assert second is not None
     assert first.recipe != second.recipe
     assert first.samples == second.samples
+
+
+@pytest.mark.parametrize("producer", ["tf2onnx", "onnx.quantize", "quark.onnx"])
+def test_a_float_model_was_quantized_by_nobody(producer: str, tmp_path: Path) -> None:
+    proto = models.conv_chain()
+    proto.producer_name = producer
+    assert origin(_loaded(proto, tmp_path)) == ""
